@@ -1,0 +1,153 @@
+//! The first line of an evidence file: what the run was.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::routing::SourceRule;
+use crate::words::{CheckpointLabel, Dtype, Hex128, Topology};
+
+/// What a run was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`super::SCHEMA`].
+    pub schema: String,
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+    /// The engine.
+    pub engine: EngineHeader,
+    /// Versions, instruction set, graph mode, compile cache.
+    pub environment: BTreeMap<String, String>,
+    /// What was asked.
+    pub settings: Settings,
+    /// Checkpoints of the run.
+    pub checkpoints: Vec<CheckpointHeader>,
+    /// Arms of the run, in order.
+    pub arms: Vec<ArmHeader>,
+    /// Where the catalogue expects every source: the placement that is judged against.
+    pub rules: Vec<SourceRule>,
+    /// Notes that belong into the verdict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Which engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineHeader {
+    /// `reference`, `vllm`, …
+    pub kind: String,
+    /// Its version.
+    pub version: String,
+    /// The topology asked for.
+    pub topology: Topology,
+}
+
+/// What was asked of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// What must be proven.
+    pub required: Vec<RequiredItem>,
+    /// Lanes that ran.
+    pub lanes: Vec<LaneName>,
+    /// Checker modes other than strict, by room name: `warn` or `off`.
+    pub modes: BTreeMap<String, String>,
+}
+
+/// Something that must be proven: a category 1 to 7, or the transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequiredItem {
+    /// A category.
+    Category(u8),
+    /// The transition.
+    Transition,
+}
+
+impl Serialize for RequiredItem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Category(number) => serializer.serialize_u8(*number),
+            Self::Transition => serializer.serialize_str("transition"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RequiredItem {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = RequiredItem;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a category from 1 to 7 or \"transition\"")
+            }
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<RequiredItem, E> {
+                match u8::try_from(value) {
+                    Ok(number @ 1..=7) => Ok(RequiredItem::Category(number)),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Unsigned(value), &self)),
+                }
+            }
+            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<RequiredItem, E> {
+                match value {
+                    "transition" => Ok(RequiredItem::Transition),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(value), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A lane's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LaneName {
+    /// Live update against cold load: content, addresses, outputs.
+    Differential,
+    /// Sentinels on every rank.
+    Routing,
+    /// Two-way key accounting.
+    Names,
+    /// A hit on the old generation, then the same request on the new one.
+    Caches,
+    /// The eight steps.
+    Composite,
+}
+
+/// A checkpoint of the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointHeader {
+    /// Its short name.
+    pub label: CheckpointLabel,
+    /// Where it was read.
+    pub path: String,
+    /// BLAKE3 over its sorted (name, dtype, shape, digest).
+    pub digest: String,
+    /// Its tensors, sorted by name.
+    pub sources: Vec<SourceHeader>,
+}
+
+/// A checkpoint tensor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SourceHeader {
+    /// Its name.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Elements along each axis.
+    pub shape: Vec<u64>,
+    /// Digest of its content (R61).
+    pub digest: Hex128,
+}
+
+/// An arm: an engine's life from start to end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmHeader {
+    /// Its name.
+    pub arm: String,
+    /// The lane that drives it.
+    pub lane: LaneName,
+    /// Its topology.
+    pub topology: Topology,
+    /// The arm whose slots and outputs it must equal, if it is not itself a cold load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+}

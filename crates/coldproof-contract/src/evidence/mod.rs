@@ -1,0 +1,25 @@
+//! Evidence: what lanes drove, what engines claimed, what probes observed. Plain data that can be
+//! recorded to a file and judged again without the engine or the checkpoints.
+
+mod event;
+mod facts;
+mod header;
+mod provenance;
+mod record;
+
+pub use event::{Event, Fact};
+pub use facts::{
+    AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,
+    LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact, PhaseFact,
+    PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact, SlotFact,
+    SourceReadBackFact, StateFact, StepFact, StepOutcome,
+};
+pub use header::{
+    ArmHeader, CheckpointHeader, EngineHeader, Header, LaneName, RequiredItem, Settings,
+    SourceHeader,
+};
+pub use provenance::{Claimed, Observed, Provenance};
+pub use record::{Record, RecordError};
+
+/// The format version on line 1 of an evidence file.
+pub const SCHEMA: &str = "coldproof.evidence/1";

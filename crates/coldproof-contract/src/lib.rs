@@ -1,0 +1,11 @@
+//! The rules of a correct live weight update, as plain data and pure functions.
+//!
+//! Seven rooms, one for each category of weight-reload failure, hold the same three files: `facts`
+//! (what a check reads), `rules` (types that make a wrong state unrepresentable) and `check`
+//! (facts in, findings out). Nothing here does I/O, reads a clock, starts a thread, depends on hash
+//! order, or knows an engine by name.
+
+pub mod evidence;
+pub mod routing;
+pub mod verdict;
+pub mod words;

@@ -1,0 +1,19 @@
+//! The vocabulary that every crate shares: a thing has one name everywhere.
+
+mod dtype;
+mod fragment;
+mod identity;
+mod packing;
+mod rank;
+mod slot;
+mod step;
+mod storage;
+
+pub use dtype::Dtype;
+pub use fragment::{Fragment, FragmentError, Span};
+pub use identity::{CheckpointLabel, Generation, Hex128, TransactionId};
+pub use packing::Packing;
+pub use rank::{Rank, Topology, TopologyError};
+pub use slot::{Policy, SlotKind, SlotName};
+pub use step::StepName;
+pub use storage::{Address, ByteRange, Fingerprint, StorageId};
