@@ -1,2 +1,48 @@
-//! Tasks of the house.
-fn main() {}
+//! The tasks of the house: `cargo xtask test | check | tidy | codes`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task speaks to the terminal")]
+
+mod check;
+mod codes;
+mod house;
+mod process;
+mod python;
+mod smollm2;
+mod test;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+use house::House;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  test [SUITE]...   all tests, or only these suites: rust, doc, python, smollm2
+  check             fmt, clippy, tidy and deny
+  tidy              the rules of the house that no other tool knows
+  codes             write docs/codes/ anew from the table of finding codes; prose is kept";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let task = arguments.next().unwrap_or_default();
+    let rest: Vec<String> = arguments.collect();
+    let house = House::here();
+    let outcome = match (task.as_str(), rest.is_empty()) {
+        ("test", _) => test::run(&house, &rest),
+        ("check", true) => check::run(&house),
+        ("tidy", true) => tidy::run(&house),
+        ("codes", true) => codes::run(&house),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -5,7 +5,17 @@
 //! (facts in, findings out). Nothing here does I/O, reads a clock, starts a thread, depends on hash
 //! order, or knows an engine by name.
 
+pub mod caches;
+pub mod derived;
+pub mod digest;
 pub mod evidence;
+pub mod lifecycle;
+pub mod names;
+mod order;
 pub mod routing;
+pub mod state;
+pub mod storage;
+pub mod transaction;
+pub mod transition;
 pub mod verdict;
 pub mod words;

@@ -1,1 +1,27 @@
-//! coldproof.
+//! Lanes drive an engine through an update and record the evidence.
+//!
+//! An engine is behind two traits, [`engine::Engine`] for commands and claims and
+//! [`engine::Probe`] for observation; a lane never judges what it sees.
+
+pub mod adapters;
+mod caches;
+mod composite;
+mod control;
+mod differential;
+pub mod driver;
+pub mod engine;
+pub mod factory;
+pub mod inputs;
+pub mod lane;
+mod names;
+mod origins;
+pub mod protocol;
+mod prune;
+pub mod read_back;
+pub mod recorder;
+pub mod requests;
+mod routing;
+mod run;
+mod session;
+
+pub use run::run;

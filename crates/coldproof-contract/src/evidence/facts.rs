@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::words::{
-    Address, CheckpointLabel, Fingerprint, Fragment, Generation, Hex128, Packing, Policy,
-    SlotKind, SlotName, StepName, StorageId, TransactionId,
+    Address, CheckpointLabel, Fingerprint, Fragment, Generation, Hex128, Packing, Policy, SlotKind,
+    SlotName, StepName, StorageId, TransactionId,
 };
 
 /// A step began or ended.

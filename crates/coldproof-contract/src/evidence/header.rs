@@ -123,6 +123,12 @@ pub struct CheckpointHeader {
     pub digest: String,
     /// Its tensors, sorted by name.
     pub sources: Vec<SourceHeader>,
+    /// The checkpoint whose content this one has under other names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<CheckpointLabel>,
+    /// Where its names are expected, if not where [`Header::rules`] say (another spelling).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<SourceRule>,
 }
 
 /// A checkpoint tensor.

@@ -1,12 +1,15 @@
 //! Evidence: what lanes drove, what engines claimed, what probes observed. Plain data that can be
 //! recorded to a file and judged again without the engine or the checkpoints.
 
+mod difference;
 mod event;
 mod facts;
 mod header;
 mod provenance;
 mod record;
+mod view;
 
+pub use difference::{Comparison, Difference, Holds, PieceDifference};
 pub use event::{Event, Fact};
 pub use facts::{
     AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,
@@ -20,6 +23,7 @@ pub use header::{
 };
 pub use provenance::{Claimed, Observed, Provenance};
 pub use record::{Record, RecordError};
+pub use view::{ArmView, PhaseView, Seen, SlotKey, StepView, View};
 
 /// The format version on line 1 of an evidence file.
 pub const SCHEMA: &str = "coldproof.evidence/1";

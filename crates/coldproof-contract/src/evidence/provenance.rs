@@ -21,3 +21,17 @@ pub struct Claimed<T>(pub T);
 /// A fact that a probe observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed<T>(pub T);
+
+impl<T> std::ops::Deref for Claimed<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> std::ops::Deref for Observed<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

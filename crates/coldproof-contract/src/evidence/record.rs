@@ -92,9 +92,9 @@ impl Record {
             lines.push(line?);
         }
         let seal_line = lines.pop().ok_or(RecordError::Empty)?;
-        let first = lines.first().ok_or_else(|| RecordError::Seal {
-            reason: "there is no closing line".to_owned(),
-        })?;
+        let first = lines
+            .first()
+            .ok_or_else(|| RecordError::Seal { reason: "there is no closing line".to_owned() })?;
         let schema: Schema = parse(first, 1)?;
         if schema.schema != SCHEMA {
             return Err(RecordError::Schema { found: schema.schema });

@@ -1,5 +1,11 @@
 //! Category 5, routing and sharding: every element is written to the right slot, rank and shard.
 
+mod check;
+mod facts;
+mod placement;
 mod rules;
 
+pub(crate) use check::check;
+pub(crate) use placement::uncovered;
+pub use placement::{PlacedPiece, Placement, SlotPlacement};
 pub use rules::{Half, HeadRole, Piece, PlacementError, Sharding, SourceRule};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Dtype, Fragment, Rank, SlotName, Topology};
+use crate::words::{Dtype, Fragment, Rank, SlotName, Span, Topology};
 
 /// Which part of a fused qkv projection a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -104,9 +104,25 @@ pub struct Piece {
     pub slot_fragment: Fragment,
 }
 
-/// A source that cannot be placed.
+/// A source that cannot be placed, or a set of sources that do not make up their slots.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
+    /// The rank is not one of the topology's, or the topology has no ranks.
+    #[error("there is no rank {rank} in a topology of tp {}, pp {}, ep {}", topology.tp, topology.pp, topology.ep)]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// The topology.
+        topology: Topology,
+    },
+    /// Only tensor parallelism has rules.
+    #[error("{axis} is {degree}; placement has rules for tp alone, so {axis} must be 1")]
+    Unsupported {
+        /// `pp` or `ep`.
+        axis: &'static str,
+        /// Its degree.
+        degree: u32,
+    },
     /// An axis cannot be cut into equal parts.
     #[error("`{source_name}`: {extent} of axis {axis} cannot be cut into {parts} equal parts")]
     Uneven {
@@ -114,7 +130,7 @@ pub enum PlacementError {
         source_name: String,
         /// Which axis.
         axis: usize,
-        /// Its extent.
+        /// Its extent (heads, where the axis is cut by heads).
         extent: u64,
         /// Parts.
         parts: u64,
@@ -129,19 +145,299 @@ pub enum PlacementError {
         /// What does not fit.
         reason: String,
     },
+    /// Two sources of one slot imply different shapes of it.
+    #[error(
+        "`{slot}` on {rank}: `{first}` implies shape {first_shape:?} and `{second}` implies {second_shape:?}"
+    )]
+    Layout {
+        /// The slot.
+        slot: SlotName,
+        /// Where.
+        rank: Rank,
+        /// One source.
+        first: String,
+        /// Its slot shape.
+        first_shape: Box<[u64]>,
+        /// The other source.
+        second: String,
+        /// Its slot shape.
+        second_shape: Box<[u64]>,
+    },
+    /// Two pieces claim the same elements.
+    #[error("`{slot}` on {rank}: `{first}` and `{second}` both fill {fragment}")]
+    Overlap {
+        /// The slot.
+        slot: SlotName,
+        /// Where.
+        rank: Rank,
+        /// One source.
+        first: String,
+        /// The other source.
+        second: String,
+        /// What both fill.
+        fragment: Fragment,
+    },
+    /// Elements that no source fills and that no rule declares as padding.
+    #[error("`{slot}` on {rank}: no source fills {fragment}, and it is no padding")]
+    Uncovered {
+        /// The slot.
+        slot: SlotName,
+        /// Where.
+        rank: Rank,
+        /// What nothing fills: the first such box.
+        fragment: Fragment,
+    },
 }
 
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
-    /// the slot there (padding included).
+    /// the slot there (padding included). A rank that holds none of the source has no pieces.
     ///
     /// # Errors
-    /// An axis that cannot be cut, or a shape that does not fit the rule.
+    /// A rank outside the topology, an axis that cannot be cut, or a shape that does not fit the
+    /// rule.
     pub fn pieces(
         &self,
-        _topology: Topology,
-        _rank: Rank,
+        topology: Topology,
+        rank: Rank,
     ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
-        Ok((Vec::new(), Vec::new()))
+        check_rank(topology, rank)?;
+        let cut = Cut { rule: self, parts: u64::from(topology.tp), part: u64::from(rank.tp) };
+        cut.check_size(&self.shape)?;
+        let (pieces, shape) = cut.place()?;
+        cut.check_size(&shape)?;
+        Ok((pieces, shape))
     }
+
+    /// The logical shape of the slot on every rank, padding included.
+    ///
+    /// # Errors
+    /// As [`SourceRule::pieces`].
+    pub fn slot_layout(&self, topology: Topology) -> Result<Vec<u64>, PlacementError> {
+        self.pieces(topology, Rank::default()).map(|(_, shape)| shape)
+    }
+
+    /// Whether the slot may hold elements that no source fills (they hold zero).
+    #[must_use]
+    pub const fn pads(&self) -> bool {
+        matches!(self.sharding, Sharding::Vocabulary { .. })
+    }
+}
+
+fn check_rank(topology: Topology, rank: Rank) -> Result<(), PlacementError> {
+    for (axis, degree) in [("pp", topology.pp), ("ep", topology.ep)] {
+        if degree > 1 {
+            return Err(PlacementError::Unsupported { axis, degree });
+        }
+    }
+    if rank.tp < topology.tp && rank.pp < topology.pp && rank.ep < topology.ep {
+        Ok(())
+    } else {
+        Err(PlacementError::Rank { rank, topology })
+    }
+}
+
+/// One source, cut into `parts`, of which `part` is asked for.
+struct Cut<'a> {
+    rule: &'a SourceRule,
+    parts: u64,
+    part: u64,
+}
+
+type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
+
+impl Cut<'_> {
+    fn shape(&self) -> &[u64] {
+        &self.rule.shape
+    }
+
+    fn place(&self) -> Placed {
+        match self.rule.sharding {
+            Sharding::Replicated => self.replicated(),
+            Sharding::Column => self.along(0),
+            Sharding::Row => self.along(self.last_axis()?),
+            Sharding::Vocabulary { multiple } => self.vocabulary(multiple),
+            Sharding::Heads { role, heads, kv_heads, head_dim } => {
+                self.heads(role, heads, kv_heads, head_dim)
+            }
+            Sharding::GateUp { half } => self.gate_up(half),
+            Sharding::ExpertGateUp { expert, experts, half } => {
+                let (pieces, shape) = self.gate_up(half)?;
+                self.stack(expert, experts, pieces, shape)
+            }
+            Sharding::ExpertRow { expert, experts } => {
+                let (pieces, shape) = self.along(self.last_axis()?)?;
+                self.stack(expert, experts, pieces, shape)
+            }
+            Sharding::FusedExpertsGateUp => self.fused_gate_up(),
+            Sharding::FusedExpertsRow => self.along(self.last_axis()?),
+        }
+    }
+
+    fn misfit(&self, reason: impl Into<String>) -> PlacementError {
+        PlacementError::Shape {
+            source_name: self.rule.source.clone(),
+            shape: self.rule.shape.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Refuses shapes whose element count could overflow, here or where boxes are measured.
+    fn check_size(&self, shape: &[u64]) -> Result<(), PlacementError> {
+        const ELEMENTS_MAX: u64 = 1 << 48;
+        let elements =
+            shape.iter().try_fold(1_u64, |count, &extent| count.checked_mul(extent.max(1)));
+        match elements {
+            Some(elements) if elements <= ELEMENTS_MAX => Ok(()),
+            _ => Err(self.misfit(format!("{shape:?} has more than {ELEMENTS_MAX} elements"))),
+        }
+    }
+
+    fn axes(&self, axes: usize) -> Result<(), PlacementError> {
+        if self.shape().len() == axes {
+            Ok(())
+        } else {
+            Err(self.misfit(format!("the rule is for {axes} axes")))
+        }
+    }
+
+    fn extent(&self, axis: usize) -> Result<u64, PlacementError> {
+        let extent = self.shape().get(axis).copied();
+        extent.ok_or_else(|| self.misfit(format!("the rule cuts axis {axis}")))
+    }
+
+    fn last_axis(&self) -> Result<usize, PlacementError> {
+        let last = self.shape().len().checked_sub(1);
+        last.ok_or_else(|| self.misfit("the rule cuts the last axis of a tensor, not a scalar"))
+    }
+
+    fn equal_part(&self, axis: usize, extent: u64) -> Result<u64, PlacementError> {
+        if extent.is_multiple_of(self.parts) {
+            return Ok(extent / self.parts);
+        }
+        Err(PlacementError::Uneven {
+            source_name: self.rule.source.clone(),
+            axis,
+            extent,
+            parts: self.parts,
+        })
+    }
+
+    /// The part of this rank among equal parts of `extent`, beginning at `origin`.
+    fn span(&self, origin: u64, per_part: u64) -> Span {
+        Span::new(origin + self.part * per_part, origin + (self.part + 1) * per_part)
+    }
+
+    fn replicated(&self) -> Placed {
+        let whole = Fragment::whole(self.shape());
+        let piece = Piece { source_fragment: whole.clone(), slot_fragment: whole };
+        Ok((vec![piece], self.shape().to_vec()))
+    }
+
+    fn along(&self, axis: usize) -> Placed {
+        let per_part = self.equal_part(axis, self.extent(axis)?)?;
+        let shape = replaced(self.shape(), axis, per_part);
+        Ok((vec![self.piece(axis, self.span(0, per_part), 0, &shape)], shape))
+    }
+
+    /// One piece: `source` along `axis`, at `target` of the same axis of a slot of `slot_shape`.
+    fn piece(&self, axis: usize, source: Span, target: u64, slot_shape: &[u64]) -> Piece {
+        Piece {
+            source_fragment: Fragment::whole(self.shape()).with(axis, source),
+            slot_fragment: Fragment::whole(slot_shape)
+                .with(axis, Span::new(target, target + source.len())),
+        }
+    }
+
+    fn vocabulary(&self, multiple: u64) -> Placed {
+        let rows = self.extent(0)?;
+        let unit = multiple.checked_mul(self.parts).filter(|&unit| unit > 0);
+        let padded = unit.and_then(|unit| rows.checked_next_multiple_of(unit));
+        let padded = padded.ok_or_else(|| self.misfit(format!("it pads to {multiple} rows")))?;
+        let per_part = padded / self.parts;
+        let shape = replaced(self.shape(), 0, per_part);
+        let held = self.span(0, per_part).intersect(Span::new(0, rows));
+        let none = held.is_empty() && rows > 0;
+        let pieces = if none { Vec::new() } else { vec![self.piece(0, held, 0, &shape)] };
+        Ok((pieces, shape))
+    }
+
+    fn heads(&self, role: HeadRole, heads: u64, kv_heads: u64, head_dim: u64) -> Placed {
+        let of_role = if role == HeadRole::Q { heads } else { kv_heads };
+        if of_role.checked_mul(head_dim) != Some(self.extent(0)?) {
+            return Err(self.misfit(format!("{of_role} heads of {head_dim} rows are needed")));
+        }
+        let local_q = self.equal_part(0, heads)?;
+        let (local_kv, kv_part) = self.kv_part(kv_heads)?;
+        let head_total = local_kv.checked_mul(2).and_then(|kv| kv.checked_add(local_q));
+        let rows = head_total.and_then(|total| total.checked_mul(head_dim));
+        let rows = rows.ok_or_else(|| self.misfit("its heads do not fit 64 bits"))?;
+        let shape = replaced(self.shape(), 0, rows);
+        let (first, count, target) = match role {
+            HeadRole::Q => (self.part * local_q, local_q, 0),
+            HeadRole::K => (kv_part * local_kv, local_kv, local_q),
+            HeadRole::V => (kv_part * local_kv, local_kv, local_q + local_kv),
+        };
+        let source = Span::new(first * head_dim, (first + count) * head_dim);
+        Ok((vec![self.piece(0, source, target * head_dim, &shape)], shape))
+    }
+
+    /// Key-value heads of a rank, and which of the distinct parts it holds.
+    fn kv_part(&self, kv_heads: u64) -> Result<(u64, u64), PlacementError> {
+        if kv_heads == 0 || kv_heads >= self.parts {
+            return Ok((self.equal_part(0, kv_heads)?, self.part));
+        }
+        if self.parts.is_multiple_of(kv_heads) {
+            return Ok((1, self.part / (self.parts / kv_heads)));
+        }
+        Err(PlacementError::Uneven {
+            source_name: self.rule.source.clone(),
+            axis: 0,
+            extent: kv_heads,
+            parts: self.parts,
+        })
+    }
+
+    fn gate_up(&self, half: Half) -> Placed {
+        let per_part = self.equal_part(0, self.extent(0)?)?;
+        let shape = replaced(self.shape(), 0, 2 * per_part);
+        let target = if half == Half::Gate { 0 } else { per_part };
+        Ok((vec![self.piece(0, self.span(0, per_part), target, &shape)], shape))
+    }
+
+    /// Puts an expert's pieces behind a leading axis of experts.
+    fn stack(&self, expert: u64, experts: u64, pieces: Vec<Piece>, shape: Vec<u64>) -> Placed {
+        self.axes(2)?;
+        if expert >= experts {
+            return Err(self.misfit(format!("expert {expert} is not among {experts}")));
+        }
+        let at = Span::new(expert, expert + 1);
+        let behind = |piece: Piece| {
+            let spans = std::iter::once(at).chain(piece.slot_fragment.0).collect();
+            Piece { slot_fragment: Fragment(spans), ..piece }
+        };
+        let stacked = std::iter::once(experts).chain(shape).collect();
+        Ok((pieces.into_iter().map(behind).collect(), stacked))
+    }
+
+    fn fused_gate_up(&self) -> Placed {
+        self.axes(3)?;
+        let rows = self.extent(1)?;
+        if !rows.is_multiple_of(2) {
+            return Err(self.misfit("its rows are gate and up, an even number"));
+        }
+        let per_part = self.equal_part(1, rows / 2)?;
+        let shape = replaced(self.shape(), 1, 2 * per_part);
+        let gate = self.piece(1, self.span(0, per_part), 0, &shape);
+        let up = self.piece(1, self.span(rows / 2, per_part), per_part, &shape);
+        Ok((vec![gate, up], shape))
+    }
+}
+
+fn replaced(shape: &[u64], axis: usize, extent: u64) -> Vec<u64> {
+    let mut shape = shape.to_vec();
+    if let Some(slot) = shape.get_mut(axis) {
+        *slot = extent;
+    }
+    shape
 }

@@ -183,6 +183,7 @@ codes! {
     AdapterReused, "adapter-reused", CACHES, "R40", "An adapter with new content was taken for the old one of the same name.";
     Order, "order", Category::Transition, "R45", "A step was taken, or accepted, out of order.";
     Timeout, "timeout", Category::Transition, "R49", "A step did not end before its deadline.";
+    StepRefused, "step-refused", Category::Transition, "R49", "The engine refused or failed a step that a correct engine takes.";
     MixedGeneration, "mixed-generation", Category::Transition, "R44", "Ranks or slots serve different generations.";
     EngineDied, "engine-died", Category::Transition, "R49", "The engine died.";
     LabelWithoutEffect, "label-without-effect", Category::Transition, "R41", "A generation was announced whose bytes are not there.";

@@ -93,4 +93,3 @@ impl Finding {
         self
     }
 }
-

@@ -1,12 +1,17 @@
 //! The verdict: findings, categories, the certificate's face.
 
+mod case;
 mod code;
 mod document;
 mod finding;
+mod judge;
+mod transition;
 
+pub use case::{Case, Coverage, Site, symptom};
 pub use code::{Category, FindingCode, Room};
 pub use document::{
     CategoryReport, CheckpointReport, EngineReport, Note, Status, StepReport, TransitionReport,
     Verdict, VerdictKind, WireReport,
 };
 pub use finding::{Finding, FindingEvent};
+pub use judge::judge;

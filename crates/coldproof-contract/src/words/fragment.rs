@@ -129,12 +129,45 @@ impl Fragment {
                 found: self.0.len(),
             });
         }
-        let inside =
-            self.0.iter().zip(shape).all(|(span, &extent)| span.start <= span.end && span.end <= extent);
+        let inside = self
+            .0
+            .iter()
+            .zip(shape)
+            .all(|(span, &extent)| span.start <= span.end && span.end <= extent);
         if inside {
             Ok(())
         } else {
             Err(FragmentError::Outside { fragment: self.clone(), shape: shape.to_vec() })
+        }
+    }
+
+    /// Calls `row(first element, elements)` for every innermost row of the box within a row-major
+    /// tensor of `shape`, in row-major order. A box that does not fit has no rows.
+    pub fn for_each_row(&self, shape: &[u64], mut row: impl FnMut(u64, u64)) {
+        if self.fits(shape).is_err() || self.volume() == 0 {
+            return;
+        }
+        let Some((inner, outer)) = self.0.split_last() else {
+            row(0, 1);
+            return;
+        };
+        let inner_extent = shape.last().copied().unwrap_or(1);
+        let mut index: Vec<u64> = outer.iter().map(|span| span.start).collect();
+        loop {
+            let flat = index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i);
+            row(flat * inner_extent + inner.start, inner.len());
+            let mut axis = outer.len();
+            loop {
+                if axis == 0 {
+                    return;
+                }
+                axis -= 1;
+                index[axis] += 1;
+                if index[axis] < outer[axis].end {
+                    break;
+                }
+                index[axis] = outer[axis].start;
+            }
         }
     }
 }
@@ -162,6 +195,14 @@ mod tests {
         let b = Fragment(vec![Span::new(3, 9), Span::new(0, 3)]);
         assert_eq!(a.intersect(&b), Some(Fragment(vec![Span::new(3, 4), Span::new(2, 3)])));
         assert_eq!(a.intersect(&Fragment(vec![Span::new(4, 9), Span::new(0, 3)])), None);
+    }
+
+    #[test]
+    fn rows_are_visited_in_row_major_order() {
+        let fragment = Fragment(vec![Span::new(1, 2), Span::new(0, 2), Span::new(1, 3)]);
+        let mut rows = Vec::new();
+        fragment.for_each_row(&[2, 3, 4], |start, length| rows.push((start, length)));
+        assert_eq!(rows, [(13, 2), (17, 2)]);
     }
 
     #[test]

@@ -1,0 +1,207 @@
+//! `config.json` in both spellings: that of transformers 5 and the older one of most published
+//! models.
+
+use camino::Utf8Path;
+use coldproof_contract::words::Dtype;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::container::read_small;
+use crate::error::{CheckpointError, Fault};
+use crate::json;
+
+use super::fields::Fields;
+use super::{ConfigError, Family, Rope};
+
+/// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
+/// divide where they must, and their products fit 64 bits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelConfig {
+    /// Which family.
+    pub family: Family,
+    /// Element type of the checkpoint.
+    pub dtype: Dtype,
+    /// Rows of the embedding.
+    pub vocab_size: u64,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Rows of a dense gate or up projection.
+    pub intermediate_size: u64,
+    /// Decoder layers.
+    pub layers: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key-value heads; divides `heads`.
+    pub kv_heads: u64,
+    /// Rows of a head; even.
+    pub head_dim: u64,
+    /// Positions that the rotary table covers.
+    pub max_positions: u64,
+    /// Added to the mean square before its root.
+    pub rms_norm_eps: f64,
+    /// Rotary parameters.
+    pub rope: Rope,
+    /// Whether the head shares the embedding's storage.
+    pub tied: bool,
+    /// Experts, for families that have them.
+    pub moe: Option<Moe>,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moe {
+    /// Experts of a sparse layer.
+    pub experts: u64,
+    /// Experts that a token takes; at most `experts`.
+    pub experts_per_token: u64,
+    /// Rows of an expert's gate or up projection.
+    pub intermediate_size: u64,
+    /// Whether the chosen weights are renormalised to a sum of 1.
+    pub norm_topk_prob: bool,
+    /// Every so many layers are sparse, counted from 1.
+    pub sparse_step: u64,
+    /// Layers that are dense whatever the step says.
+    pub mlp_only_layers: Vec<u64>,
+}
+
+/// The most parameters a model may have; products of sizes stay far below 2^64.
+const PARAMETERS_MAX: u128 = 1 << 44;
+/// The most sources a catalogue may list.
+const SOURCES_MAX: u128 = 1 << 20;
+
+impl ModelConfig {
+    /// Reads `config.json` in the directory of a checkpoint.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and all errors of [`ModelConfig::parse`].
+    pub fn read(directory: &Utf8Path) -> Result<Self, CheckpointError> {
+        let path = directory.join("config.json");
+        let (text, _) = read_small(&path)?;
+        Self::parse(&text).map_err(|error| CheckpointError::file(&path, Fault::Config(error)))
+    }
+
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// Malformed JSON, a missing or impossible field, or a feature that is not computed here.
+    pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
+        let value = json::parse(text)?;
+        let fields = Fields::root(&value)?;
+        let family = Family::read(fields)?;
+        refuse_what_changes_the_forward(fields)?;
+        let heads = fields.required_size("num_attention_heads")?;
+        let hidden_size = fields.required_size("hidden_size")?;
+        let config = Self {
+            family,
+            dtype: read_dtype(fields)?,
+            vocab_size: fields.required_size("vocab_size")?,
+            hidden_size,
+            intermediate_size: fields.required_size("intermediate_size")?,
+            layers: fields.required_size("num_hidden_layers")?,
+            heads,
+            kv_heads: family.kv_heads(fields, heads)?,
+            head_dim: family.head_dim(fields, hidden_size, heads)?,
+            max_positions: fields.required_size("max_position_embeddings")?,
+            rms_norm_eps: fields.required_positive("rms_norm_eps")?,
+            rope: Rope::read(fields)?,
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+            moe: if family.is_moe() { Some(Moe::read(fields)?) } else { None },
+        };
+        config.check_sizes()?;
+        Ok(config)
+    }
+
+    /// The experts of layer `layer`, or nothing where it is dense.
+    #[must_use]
+    pub fn moe_of(&self, layer: u64) -> Option<&Moe> {
+        let sparse = |moe: &&Moe| {
+            (layer + 1).is_multiple_of(moe.sparse_step) && !moe.mlp_only_layers.contains(&layer)
+        };
+        self.moe.as_ref().filter(sparse)
+    }
+
+    /// Whether queries and keys are normalised by head.
+    #[must_use]
+    pub const fn qk_norm(&self) -> bool {
+        matches!(self.family, Family::Qwen3 | Family::Qwen3Moe)
+    }
+
+    fn check_sizes(&self) -> Result<(), ConfigError> {
+        let size = |field: &str, value: u64, reason: String| {
+            Err(ConfigError::Size { field: field.to_owned(), value: value.to_string(), reason })
+        };
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let reason = format!("it does not divide num_attention_heads ({})", self.heads);
+            return size("num_key_value_heads", self.kv_heads, reason);
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            let reason = "rotary embedding needs an even number of rows".to_owned();
+            return size("head_dim", self.head_dim, reason);
+        }
+        if let Some(moe) = &self.moe
+            && moe.experts_per_token > moe.experts
+        {
+            let reason = format!("there are {} experts", moe.experts);
+            return size("num_experts_per_tok", moe.experts_per_token, reason);
+        }
+        let experts = self.moe.as_ref().map_or(0, |moe| u128::from(moe.experts));
+        let sources = u128::from(self.layers) * (12 + 3 * experts);
+        if sources > SOURCES_MAX {
+            let reason = format!("the model would have {sources} sources, above {SOURCES_MAX}");
+            return size("num_hidden_layers", self.layers, reason);
+        }
+        let wide = |value: u64| u128::from(value);
+        let expert_rows = self.moe.as_ref().map_or(0, |moe| wide(moe.intermediate_size));
+        // Each product is below 2^57, and there are at most 2^20 layers.
+        let attention = 4 * wide(self.heads) * wide(self.head_dim);
+        let rows = attention + 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
+        let largest = rows * wide(self.layers) + 2 * wide(self.vocab_size);
+        let parameters = largest * wide(self.hidden_size);
+        let table = wide(self.max_positions) * wide(self.head_dim);
+        if parameters > PARAMETERS_MAX || table > PARAMETERS_MAX {
+            let reason = format!(
+                "the sizes together give {} elements, above {PARAMETERS_MAX}",
+                parameters.max(table)
+            );
+            return size("hidden_size", self.hidden_size, reason);
+        }
+        Ok(())
+    }
+}
+
+impl Moe {
+    fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            experts: fields.either_required_size(["num_experts", "num_local_experts"])?,
+            experts_per_token: fields.required_size("num_experts_per_tok")?,
+            intermediate_size: fields.required_size("moe_intermediate_size")?,
+            norm_topk_prob: fields.flag("norm_topk_prob")?.unwrap_or(false),
+            sparse_step: fields.size("decoder_sparse_step")?.unwrap_or(1),
+            mlp_only_layers: fields.indices("mlp_only_layers")?,
+        })
+    }
+}
+
+fn read_dtype(fields: Fields<'_>) -> Result<Dtype, ConfigError> {
+    match fields.either_text(["dtype", "torch_dtype"])? {
+        Some((_, "bfloat16")) => Ok(Dtype::Bf16),
+        Some((_, "float16")) => Ok(Dtype::F16),
+        Some((_, "float32")) => Ok(Dtype::F32),
+        Some((field, other)) => Err(ConfigError::Unsupported {
+            field: field.to_owned(),
+            value: format!("`{other}`"),
+            supported: "`bfloat16`, `float16`, `float32`".to_owned(),
+        }),
+        None => Err(fields.missing("dtype` or `torch_dtype")),
+    }
+}
+
+/// Features of these families that would change what is computed.
+fn refuse_what_changes_the_forward(fields: Fields<'_>) -> Result<(), ConfigError> {
+    fields.only("hidden_act", &[json!("silu")])?;
+    fields.only("attention_bias", &[json!(false)])?;
+    fields.only("mlp_bias", &[json!(false)])?;
+    fields.only("use_sliding_window", &[json!(false)])?;
+    fields.only_all("layer_types", &json!("full_attention"))?;
+    fields.only("quantization_config", &[])
+}

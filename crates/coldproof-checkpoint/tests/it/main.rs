@@ -1,0 +1,12 @@
+//! The checkpoint crate from the outside: fixtures, hostile files, round trips.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+mod digests;
+mod fixtures;
+mod fuzz;
+mod hostile;
+mod perturbed;
+mod sentinels;
+mod support;
+mod written;

@@ -1,0 +1,95 @@
+//! Applications recorded and checked, 1,000,000 of them in shuffled order (design.md section 8).
+//!
+//! `tensors`: 1,000,000 sources, one application each. `chunks`: 1,000 sources in 1,000 chunks each.
+//! `rows`: one source in 1,000,000 chunks. `tensors/100000` shows that growth is linear.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use coldproof_contract::lifecycle::{
+    Application, ApplicationIdentity, Ledger, Manifest, ManifestDraft, SlotKey, SourceKey,
+};
+use coldproof_contract::words::{Fragment, Span};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const COLUMNS: Span = Span::new(0, 4096);
+
+struct Prepared {
+    source: SourceKey,
+    slot: SlotKey,
+    spans: [Span; 2],
+}
+
+fn manifest(sources: u64, rows: u64) -> Manifest {
+    let piece = |index: u64| {
+        let whole = Fragment(vec![Span::new(0, rows), COLUMNS]);
+        ApplicationIdentity {
+            source: format!("model.layers.{index}.weight"),
+            source_fragment: whole.clone(),
+            slot: format!("model.layers.{index}.weight").as_str().into(),
+            slot_fragment: whole,
+        }
+    };
+    let draft = ManifestDraft { pieces: (0..sources).map(piece).collect(), ..Default::default() };
+    draft.seal().expect("the pieces are disjoint")
+}
+
+/// Every chunk of one row of every source, shuffled.
+fn applications(ledger: &Ledger, sources: u64, rows: u64) -> Vec<Prepared> {
+    let mut all = Vec::new();
+    for index in 0..sources {
+        let name = format!("model.layers.{index}.weight");
+        let source = ledger.source(&name).expect("the source is promised");
+        let slot = ledger.slot(&name.as_str().into()).expect("the slot is promised");
+        let row = |row| [Span::new(row, row + 1), COLUMNS];
+        all.extend((0..rows).map(|at| Prepared { source, slot, spans: row(at) }));
+    }
+    let mut seed = 1_u64;
+    for last in (1..all.len()).rev() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        all.swap(last, (seed >> 33) as usize % (last + 1));
+    }
+    all
+}
+
+/// Time to record all applications once; opening and closing the ledger are not in it.
+fn record(ledger: &Ledger, applications: &[Prepared]) -> Duration {
+    let mut ledger = ledger.clone();
+    let start = Instant::now();
+    for prepared in applications {
+        let application = Application {
+            source: prepared.source,
+            source_fragment: &prepared.spans,
+            slot: prepared.slot,
+            slot_fragment: &prepared.spans,
+        };
+        ledger.record(black_box(&application)).expect("each row comes once");
+    }
+    let elapsed = start.elapsed();
+    assert!(ledger.finish().is_empty(), "every row was recorded");
+    elapsed
+}
+
+fn ledger(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("ledger");
+    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    let shapes = [
+        ("tensors", 100_000, 1),
+        ("tensors", 1_000_000, 1),
+        ("chunks", 1_000, 1_000),
+        ("rows", 1, 1_000_000),
+    ];
+    for (name, sources, rows) in shapes {
+        let ledger = Ledger::seal(&manifest(sources, rows));
+        let applications = applications(&ledger, sources, rows);
+        group.throughput(Throughput::Elements(sources * rows));
+        let id = BenchmarkId::new(name, sources * rows);
+        group.bench_function(id, |bencher| {
+            bencher.iter_custom(|times| (0..times).map(|_| record(&ledger, &applications)).sum());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, ledger);
+criterion_main!(benches);

@@ -1,0 +1,7 @@
+//! Category 7, cache coherence: nothing of an old generation is served as new.
+
+mod check;
+mod rules;
+
+pub(crate) use check::check;
+pub use rules::{CacheChoice, CacheError, CacheInventory, CacheSighting};

@@ -1,0 +1,272 @@
+//! A record, arranged by arm and phase for the checks.
+
+use std::collections::BTreeMap;
+
+use super::{
+    ApplicationFact, ArmHeader, CacheFact, CheckpointHeader, ClaimFact, Claimed, ControlFact,
+    Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact, Observed,
+    OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, SlotFact, SourceReadBackFact,
+    StateFact, StepOutcome,
+};
+use crate::words::{CheckpointLabel, Rank, SlotName, StepName};
+
+/// A fact and where it stands in the evidence.
+#[derive(Debug)]
+pub struct Seen<'r, T> {
+    /// Which rank.
+    pub rank: Rank,
+    /// Ordinal of the step in the arm.
+    pub step: u32,
+    /// Ordinal in (arm, step, rank).
+    pub seq: u64,
+    /// The fact.
+    pub fact: &'r T,
+}
+
+impl<T> Clone for Seen<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Seen<'_, T> {}
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct StepView {
+    /// Which.
+    pub name: StepName,
+    /// Ordinal in the arm.
+    pub step: u32,
+    /// How it ended; absent where it never did.
+    pub outcome: Option<StepOutcome>,
+    /// When it began and ended, in nanoseconds.
+    pub times: (Option<u64>, Option<u64>),
+}
+
+/// A slot on a rank.
+pub type SlotKey<'r> = (Rank, &'r SlotName);
+
+/// What happened under one label of an arm.
+#[derive(Debug, Default)]
+pub struct PhaseView<'r> {
+    /// `before`, `A>B`, …
+    pub phase: &'r str,
+    /// The checkpoint that must be served at its end.
+    pub at: Option<&'r CheckpointLabel>,
+    /// The checkpoint that was served before.
+    pub from: Option<&'r CheckpointLabel>,
+    /// Its first step's ordinal.
+    pub first_step: u32,
+    /// Steps, in order.
+    pub steps: Vec<StepView>,
+    /// What the caller sealed.
+    pub manifests: Vec<Seen<'r, ManifestFact>>,
+    /// Slots as last registered in the phase.
+    pub slots: BTreeMap<SlotKey<'r>, Claimed<Seen<'r, SlotFact>>>,
+    /// Configuration as last stated in the phase, by (rank, owner, name).
+    pub states: BTreeMap<(Rank, &'r str, &'r str), Claimed<Seen<'r, StateFact>>>,
+    /// Caches, as stated, in order.
+    pub caches: Vec<Claimed<Seen<'r, CacheFact>>>,
+    /// Applications, in order.
+    pub applications: Vec<Claimed<Seen<'r, ApplicationFact>>>,
+    /// Post-load stages, in order.
+    pub post_loads: Vec<Claimed<Seen<'r, PostLoadFact>>>,
+    /// Receipts, in order.
+    pub receipts: Vec<Claimed<Seen<'r, ReceiptFact>>>,
+    /// Other claims, in order.
+    pub claims: Vec<Claimed<Seen<'r, ClaimFact>>>,
+    /// Nodes of captured graphs.
+    pub nodes: Vec<Observed<Seen<'r, NodeFact>>>,
+    /// Launches.
+    pub launches: Vec<Observed<Seen<'r, LaunchFact>>>,
+    /// Slots as read back.
+    pub read_backs: BTreeMap<SlotKey<'r>, Observed<Seen<'r, ReadBackFact>>>,
+    /// Sources as put together again.
+    pub sources: BTreeMap<&'r str, Observed<Seen<'r, SourceReadBackFact>>>,
+    /// Decoded origins.
+    pub origins: BTreeMap<SlotKey<'r>, Observed<Seen<'r, OriginsFact>>>,
+    /// Outputs by (request, mode, repeat).
+    pub logits: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
+    /// Positive controls.
+    pub controls: Vec<Observed<Seen<'r, ControlFact>>>,
+}
+
+impl PhaseView<'_> {
+    /// The name of the step with this ordinal.
+    #[must_use]
+    pub fn step_name(&self, step: u32) -> &'static str {
+        self.steps.iter().find(|view| view.step == step).map_or("", |view| view.name.name())
+    }
+
+    /// The step that did not end well, if any.
+    #[must_use]
+    pub fn failed_step(&self) -> Option<&StepView> {
+        self.steps.iter().find(|view| view.outcome.as_ref().is_none_or(|o| *o != StepOutcome::Ok))
+    }
+}
+
+/// One arm.
+#[derive(Debug)]
+pub struct ArmView<'r> {
+    /// What it is.
+    pub header: &'r ArmHeader,
+    /// Its phases, in order.
+    pub phases: Vec<PhaseView<'r>>,
+    /// All its events, in order (the allocator's log among them).
+    pub events: Vec<&'r Event>,
+}
+
+impl<'r> ArmView<'r> {
+    /// The step's name, wherever in the arm it is.
+    #[must_use]
+    pub fn step_name(&self, step: u32) -> &'static str {
+        let named = self.phases.iter().map(|phase| phase.step_name(step));
+        named.into_iter().find(|name| !name.is_empty()).unwrap_or("")
+    }
+
+    /// The last phase before `index` that ended at `label`.
+    #[must_use]
+    pub fn earlier(&self, index: usize, label: Option<&CheckpointLabel>) -> Option<&PhaseView<'r>> {
+        let label = label?;
+        self.phases.get(..index)?.iter().rev().find(|phase| phase.at == Some(label))
+    }
+}
+
+/// A whole run.
+#[derive(Debug)]
+pub struct View<'r> {
+    /// What the run was.
+    pub header: &'r Header,
+    /// Its arms, in order.
+    pub arms: Vec<ArmView<'r>>,
+}
+
+impl<'r> View<'r> {
+    /// Arranges a record.
+    #[must_use]
+    pub fn of(record: &'r Record) -> Self {
+        let header = &record.header;
+        let mut by_arm: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+        for event in &record.events {
+            by_arm.entry(&event.arm).or_default().push(event);
+        }
+        let arms = header.arms.iter().map(|arm| {
+            let events = by_arm.remove(arm.arm.as_str()).unwrap_or_default();
+            let mut phases = Vec::new();
+            for event in &events {
+                place(&mut phases, event);
+            }
+            ArmView { header: arm, phases, events }
+        });
+        Self { header, arms: arms.collect() }
+    }
+
+    /// Whether a lane drove an engine under test (the cold load alone is none).
+    #[must_use]
+    pub fn ran(&self, lane: LaneName) -> bool {
+        self.arms.iter().any(|arm| {
+            let cold = arm.header.against.is_none() && lane != LaneName::Routing;
+            arm.header.lane == lane && !cold
+        })
+    }
+
+    /// The arm of this name.
+    #[must_use]
+    pub fn arm(&self, name: &str) -> Option<&ArmView<'r>> {
+        self.arms.iter().find(|arm| arm.header.arm == name)
+    }
+
+    /// The label of the checkpoint whose content this one has, under whatever names.
+    #[must_use]
+    pub fn content(&self, label: Option<&'r CheckpointLabel>) -> Option<&'r CheckpointLabel> {
+        let header = self.checkpoint(label?);
+        header.and_then(|header| header.content.as_ref()).or(label)
+    }
+
+    /// The checkpoint of this label.
+    #[must_use]
+    pub fn checkpoint(&self, label: &CheckpointLabel) -> Option<&'r CheckpointHeader> {
+        self.header.checkpoints.iter().find(|checkpoint| checkpoint.label == *label)
+    }
+}
+
+fn seen<'r, T>(event: &Event, fact: &'r T) -> Seen<'r, T> {
+    Seen { rank: event.rank, step: event.step, seq: event.seq, fact }
+}
+
+fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {
+    if let Fact::Phase(fact) = &event.fact {
+        // What happened before the first label, the start of the engine, belongs to it.
+        let mut phase = phases.pop_if(|phase| phase.at.is_none()).unwrap_or_default();
+        phase.phase = &fact.phase;
+        phase.at = Some(&fact.at);
+        phase.from = fact.from.as_ref();
+        phase.first_step = event.step;
+        phases.push(phase);
+        return;
+    }
+    if phases.is_empty() {
+        phases.push(PhaseView::default());
+    }
+    let Some(phase) = phases.last_mut() else { return };
+    match &event.fact {
+        Fact::Step(fact) => match &fact.outcome {
+            None => phase.steps.push(StepView {
+                name: fact.name,
+                step: event.step,
+                outcome: None,
+                times: (event.t, None),
+            }),
+            Some(outcome) => {
+                if let Some(open) = phase.steps.last_mut() {
+                    open.outcome = Some(outcome.clone());
+                    open.times.1 = event.t;
+                }
+            }
+        },
+        Fact::Phase(_) | Fact::Alloc(_) | Fact::Free(_) | Fact::Region(_) => {}
+        Fact::Manifest(fact) => phase.manifests.push(seen(event, fact)),
+        _ => place_claim(phase, event),
+    }
+}
+
+fn place_claim<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
+    match &event.fact {
+        Fact::Slot(fact) => {
+            phase.slots.insert((event.rank, &fact.slot), Claimed(seen(event, fact)));
+        }
+        Fact::State(fact) => {
+            let key = (event.rank, fact.owner.as_str(), fact.name.as_str());
+            phase.states.insert(key, Claimed(seen(event, fact)));
+        }
+        Fact::Cache(fact) => phase.caches.push(Claimed(seen(event, fact))),
+        Fact::Application(fact) => phase.applications.push(Claimed(seen(event, fact))),
+        Fact::PostLoad(fact) => phase.post_loads.push(Claimed(seen(event, fact))),
+        Fact::Receipt(fact) => phase.receipts.push(Claimed(seen(event, fact))),
+        Fact::Claim(fact) => phase.claims.push(Claimed(seen(event, fact))),
+        _ => place_observation(phase, event),
+    }
+}
+
+fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
+    match &event.fact {
+        Fact::Node(fact) => phase.nodes.push(Observed(seen(event, fact))),
+        Fact::Launch(fact) => phase.launches.push(Observed(seen(event, fact))),
+        Fact::ReadBack(fact) => {
+            phase.read_backs.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
+        }
+        Fact::SourceReadBack(fact) => {
+            phase.sources.insert(&fact.source, Observed(seen(event, fact)));
+        }
+        Fact::Origins(fact) => {
+            phase.origins.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
+        }
+        Fact::Logits(fact) => {
+            let key = (fact.request.as_str(), fact.mode.as_str(), fact.repeat);
+            phase.logits.insert(key, Observed(seen(event, fact)));
+        }
+        Fact::Control(fact) => phase.controls.push(Observed(seen(event, fact))),
+        _ => {}
+    }
+}

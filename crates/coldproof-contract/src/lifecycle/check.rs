@@ -1,0 +1,288 @@
+//! Everything delivered was applied exactly once, for the layout that the slot has (R19 to R25).
+
+use std::collections::BTreeSet;
+
+use super::facts::{Account, account};
+use super::{LedgerError, PostLoadError};
+use crate::derived::read_text;
+use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView};
+use crate::routing::SourceRule;
+use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
+use crate::words::{Rank, SlotKind, SlotName};
+
+/// Judges what engines claim of their applications. Byte differences are judged by [`check`],
+/// after the rooms whose findings explain some of them.
+pub(crate) fn check_claims(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    for (index, arm) in view.arms.iter().enumerate() {
+        for phase_index in 0..arm.phases.len() {
+            let phase = &arm.phases[phase_index];
+            let complete = phase.failed_step().is_none();
+            if complete && !phase.applications.is_empty() && !phase.manifests.is_empty() {
+                let site = (index, phase_index);
+                for rank in arm.header.topology.ranks() {
+                    rank_account(case, site, arm, phase, rank);
+                }
+            }
+        }
+    }
+}
+
+/// Judges category 3.
+pub(crate) fn check(case: &mut Case<'_, '_>) {
+    let comparison = case.comparison;
+    let parameters =
+        comparison.differences.iter().filter(|d| d.slot.slot_kind == SlotKind::Parameter);
+    for difference in parameters {
+        residual(case, difference);
+    }
+    let sources = sources(case);
+    let equal = comparison.equal_of(&[SlotKind::Parameter]);
+    let covered = case.view.ran(LaneName::Differential);
+    let coverage = case.cover(Room::Lifecycle);
+    coverage.covered = covered;
+    coverage.checks += equal + sources;
+    if equal == 0 {
+        coverage.undecided.insert("no parameter was compared with a cold load's".to_owned());
+    }
+    if sources == 0 {
+        coverage.undecided.insert("no source was read back and compared with its file".to_owned());
+    }
+    coverage.proven = format!(
+        "{equal} parameters equal to a cold load's and {sources} sources equal to their files, bit \
+         for bit"
+    );
+}
+
+/// The rules that the names of a phase's checkpoint follow.
+fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
+    let own = phase.at.and_then(|at| case.view.checkpoint(at)).map(|checkpoint| &checkpoint.rules);
+    own.filter(|rules| !rules.is_empty()).unwrap_or(&case.view.header.rules)
+}
+
+fn rank_account(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    arm: &ArmView<'_>,
+    phase: &PhaseView<'_>,
+    rank: Rank,
+) {
+    let Some(manifest) = phase.manifests.last() else { return };
+    let required: BTreeSet<&str> = manifest.fact.required.iter().map(String::as_str).collect();
+    match account(rules(case, phase), arm, phase, rank, &required) {
+        Ok(account) => report(case, site, rank, account),
+        Err(error) => {
+            let text =
+                format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
+            case.cover(Room::Lifecycle).undecided.insert(text);
+        }
+    }
+}
+
+/// A gap that repeats fill up to the count is one fault, and so is a layer that was finished over
+/// it: the gap is the finding, the rest are its events.
+fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Account) {
+    let rank_index = case.rank_index(site.0, rank);
+    let mut repeats = Vec::new();
+    for (error, event) in account.applications {
+        match error {
+            LedgerError::Duplicate { .. } if !account.missing.is_empty() => repeats.push(event),
+            other => raise(case, site, rank_index, &other, vec![event]),
+        }
+    }
+    let gaps: BTreeSet<&SlotName> = (account.missing.iter())
+        .filter_map(|gap| match gap {
+            LedgerError::Missing { slot, .. } => Some(slot),
+            _ => None,
+        })
+        .collect();
+    for gap in &account.missing {
+        raise(case, site, rank_index, gap, repeats.clone());
+    }
+    let late = account.left_out.into_iter().map(|error| (error, None));
+    let early = account.post_load.into_iter().map(|(error, event)| (error, Some(event)));
+    for (error, event) in early.chain(late) {
+        let over_gap = match &error {
+            PostLoadError::ProcessedEarly { slot, .. }
+            | PostLoadError::FinalisedEarly { slot, .. } => gaps.contains(slot),
+            _ => false,
+        };
+        if !over_gap {
+            raise_post_load(case, site, rank_index, &error, event);
+        }
+    }
+}
+
+fn raise_post_load(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    rank: u32,
+    error: &PostLoadError,
+    event: Option<FindingEvent>,
+) {
+    let (code, layer) = match error {
+        PostLoadError::NeverProcessed { layer } | PostLoadError::NeverFinalised { layer } => {
+            (FindingCode::FinalisedNever, layer)
+        }
+        PostLoadError::Unexpected { layer }
+        | PostLoadError::ProcessedTwice { layer }
+        | PostLoadError::FinalisedTwice { layer }
+        | PostLoadError::ProcessedEarly { layer, .. }
+        | PostLoadError::FinalisedEarly { layer, .. }
+        | PostLoadError::FinalisedUnprocessed { layer }
+        | PostLoadError::PrerequisiteOpen { layer, .. } => (FindingCode::FinalisedEarly, layer),
+    };
+    let mut finding = Finding::new(code, layer.clone(), rank)
+        .expected("expected = processed = finalised, once each", error.to_string())
+        .why("a layer is finished exactly once, after everything that it needs");
+    finding.events.extend(event);
+    case.raise(finding, site, &[]);
+}
+
+fn raise(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    rank: u32,
+    error: &LedgerError,
+    mut events: Vec<FindingEvent>,
+) {
+    let (code, object, slot) = match error {
+        LedgerError::Duplicate { application } => {
+            (FindingCode::ApplicationDuplicate, &application.source, Some(&application.slot))
+        }
+        LedgerError::Overlapping { application, .. } => {
+            (FindingCode::ApplicationOverlap, &application.source, Some(&application.slot))
+        }
+        LedgerError::Undersized { application, .. } => {
+            (FindingCode::ApplicationUndersized, &application.source, Some(&application.slot))
+        }
+        LedgerError::UnexpectedFragment { application, .. } => {
+            (FindingCode::ShardMisplaced, &application.slot.0, Some(&application.slot))
+        }
+        LedgerError::Missing { source_name, slot, .. } => {
+            (FindingCode::ApplicationMissing, source_name, Some(slot))
+        }
+        LedgerError::Ambiguous { source_name, slot, .. } => {
+            (FindingCode::NameAmbiguous, source_name, Some(slot))
+        }
+        LedgerError::UnexpectedSource { source_name } => {
+            (FindingCode::SourceUnexpected, source_name, None)
+        }
+        LedgerError::UnexpectedSlot { slot } => (FindingCode::NameAmbiguous, &slot.0, None),
+    };
+    // A source that no slot took is the names room's finding, not a second one of this room.
+    if code == FindingCode::ApplicationMissing && case.has(FindingCode::SourceUnrouted, object) {
+        return;
+    }
+    let mut finding = Finding::new(code, object.clone(), rank)
+        .expected("every promised element applied exactly once", error.to_string())
+        .why("the engine's own account of what it wrote contradicts what the caller promised");
+    events.truncate(3);
+    finding.events = events;
+    let slot = slot.map(|slot| slot.0.clone());
+    let slots: Vec<&str> = slot.iter().map(String::as_str).collect();
+    case.raise(finding, site, &slots);
+}
+
+/// A parameter whose bytes differ and that no finding explains yet.
+fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
+    let site = (case.arm_index(difference.arm), difference.phase_index);
+    let step = case.view.arms[site.0].step_name(difference.read.step);
+    let text = read_text(difference);
+    let found = symptom("read-back", step, difference.read.seq, text.clone());
+    let slot = &difference.slot.slot.0;
+    let rank = case.rank_index(site.0, difference.rank);
+    if case.is_blamed(slot) && explained(case, difference) {
+        case.join(slot, site, found);
+        return;
+    }
+    let stale: BTreeSet<&str> = (difference.pieces.iter())
+        .filter(|piece| piece.holds == Holds::Old)
+        .map(|piece| piece.piece.source.as_str())
+        .collect();
+    for source in &stale {
+        let mut finding = Finding::new(FindingCode::ApplicationMissing, *source, rank)
+            .expected(
+                format!("`{source}` in `{slot}`"),
+                format!(
+                    "its elements there still hold the generation before `{}`",
+                    difference.phase
+                ),
+            )
+            .why("it was delivered and did not reach its slot");
+        finding.events.push(found.clone());
+        case.raise(finding, site, &[slot]);
+    }
+    let other = difference.pieces.iter().any(|piece| piece.holds != Holds::Old);
+    if other || stale.is_empty() {
+        let mut finding = Finding::new(FindingCode::LoaderStale, slot.clone(), rank)
+            .expected(format!("the bytes of `{}`", difference.against), text)
+            .why(
+                "its sources were delivered and written, and what stands there is in no order that \
+                 its layout has: the loader wrote for another layout",
+            );
+        finding.events.push(found);
+        case.raise(finding, site, &[slot]);
+    }
+}
+
+/// Whether the finding that is blamed for this slot covers every differing piece of it: stale
+/// pieces of two sources are two findings.
+fn explained(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
+    let slot = difference.slot.slot.0.as_str();
+    let by_slot = case.findings().iter().any(|finding| finding.object == slot);
+    by_slot
+        || difference
+            .pieces
+            .iter()
+            .all(|piece| case.findings().iter().any(|finding| finding.object == piece.piece.source))
+}
+
+/// Compares every source that was put together again with its file (R58, R61).
+fn sources(case: &mut Case<'_, '_>) -> u64 {
+    let view = case.view;
+    let mut equal = 0;
+    for (index, arm) in view.arms.iter().enumerate() {
+        for (phase_index, phase) in arm.phases.iter().enumerate() {
+            let content = view.content(phase.at);
+            let Some(file) = content.and_then(|at| view.checkpoint(at)) else { continue };
+            for (name, read) in &phase.sources {
+                let Some(wanted) = file.sources.iter().find(|source| source.name == **name) else {
+                    continue;
+                };
+                if read.fact.digest == Some(wanted.digest) {
+                    equal += 1;
+                    continue;
+                }
+                source_differs(case, (index, phase_index), phase, name, read.seq, read.fact);
+            }
+        }
+    }
+    equal
+}
+
+fn source_differs(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    phase: &PhaseView<'_>,
+    name: &str,
+    seq: u64,
+    read: &crate::evidence::SourceReadBackFact,
+) {
+    let slot = rules(case, phase).iter().find(|rule| rule.source == name).map(|rule| &rule.slot);
+    let text = read.problem.clone().unwrap_or_else(|| "its digest is not the file's".to_owned());
+    let found = symptom("read-back", "read_back", seq, text.clone());
+    let by_source = case.findings().iter().any(|finding| finding.object == name);
+    if by_source || slot.is_some_and(|slot| case.join(&slot.0, site, found.clone())) {
+        return;
+    }
+    let code =
+        if read.problem.is_some() { FindingCode::ReplicaDiffers } else { FindingCode::LoaderStale };
+    let mut finding = Finding::new(code, name, 0)
+        .expected("the bytes of its file", text)
+        .why("whatever a cold load has, the checkpoint is the reference");
+    finding.events.push(found);
+    let slot = slot.map(|slot| slot.0.clone());
+    let slots: Vec<&str> = slot.iter().map(String::as_str).collect();
+    case.raise(finding, site, &slots);
+}

@@ -1,0 +1,140 @@
+//! What the lifecycle check reads: one rank's own account of one transaction, replayed in order
+//! against what the caller promised.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    ApplicationIdentity, LayerPlan, Ledger, LedgerError, ManifestDraft, PostLoad, PostLoadError,
+    PostLoadPlan, PostLoadPlanError,
+};
+use crate::evidence::{ArmView, PhaseView, PostLoadStage};
+use crate::routing::{Placement, SourceRule};
+use crate::verdict::{FindingEvent, symptom};
+use crate::words::{Rank, SlotName};
+
+/// What an account contradicts.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Applications that contradict the promise or each other, with the event.
+    pub applications: Vec<(LedgerError, FindingEvent)>,
+    /// Promised elements that never arrived.
+    pub missing: Vec<LedgerError>,
+    /// Post-load out of order, with the event.
+    pub post_load: Vec<(PostLoadError, FindingEvent)>,
+    /// Layers that were left out.
+    pub left_out: Vec<PostLoadError>,
+}
+
+/// Why an account cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AccountError {
+    /// Sources that cannot be placed.
+    #[error(transparent)]
+    Placement(#[from] crate::routing::PlacementError),
+    /// A promise that contradicts itself.
+    #[error(transparent)]
+    Manifest(#[from] super::ManifestError),
+    /// Layers that cannot be ordered.
+    #[error(transparent)]
+    Plan(#[from] PostLoadPlanError),
+}
+
+/// Replays the account of `rank`. `required` is what the sealed manifest promised.
+pub(super) fn account(
+    rules: &[SourceRule],
+    arm: &ArmView<'_>,
+    phase: &PhaseView<'_>,
+    rank: Rank,
+    required: &BTreeSet<&str>,
+) -> Result<Account, AccountError> {
+    let placement = Placement::of(rules, arm.header.topology)?;
+    let draft = ManifestDraft::of(&placement, rank, |source| required.contains(source));
+    let slots: BTreeSet<SlotName> = draft.pieces.iter().map(|p| p.slot.clone()).collect();
+    let mut ledger = Ledger::seal(&draft.seal()?);
+    let plan = plan(phase, rank, &slots)?;
+    let mut post_load = PostLoad::begin(&plan);
+    let mut account = Account::default();
+    for entry in entries(phase, rank) {
+        let step = phase.step_name(entry.step);
+        match entry.what {
+            What::Applied(identity) => {
+                if let Err(error) = ledger.record_named(&identity) {
+                    let event = symptom("applied", step, entry.seq, identity.to_string());
+                    account.applications.push((error, event));
+                }
+            }
+            What::Stage(layer, stage) => {
+                let result = match stage {
+                    PostLoadStage::Expected => Ok(()),
+                    PostLoadStage::Processed => post_load.processed(layer, &ledger),
+                    PostLoadStage::Finalised => post_load.finalised(layer, &ledger),
+                };
+                if let Err(error) = result {
+                    let event = symptom("post-load", step, entry.seq, error.to_string());
+                    account.post_load.push((error, event));
+                }
+            }
+        }
+    }
+    account.missing = ledger.finish();
+    account.left_out = post_load.finish();
+    Ok(account)
+}
+
+enum What<'r> {
+    Applied(ApplicationIdentity),
+    Stage(&'r str, PostLoadStage),
+}
+
+struct Entry<'r> {
+    step: u32,
+    seq: u64,
+    what: What<'r>,
+}
+
+/// Applications and post-load stages of one rank, in the order they were stated.
+fn entries<'r>(phase: &PhaseView<'r>, rank: Rank) -> Vec<Entry<'r>> {
+    let applied = phase.applications.iter().filter(|a| a.rank == rank).map(|a| Entry {
+        step: a.step,
+        seq: a.seq,
+        what: What::Applied(ApplicationIdentity {
+            source: a.fact.source.clone(),
+            source_fragment: a.fact.source_fragment.clone(),
+            slot: a.fact.slot.clone(),
+            slot_fragment: a.fact.slot_fragment.clone(),
+        }),
+    });
+    let stages = phase.post_loads.iter().filter(|p| p.rank == rank).map(|p| Entry {
+        step: p.step,
+        seq: p.seq,
+        what: What::Stage(&p.fact.layer, p.fact.stage),
+    });
+    let mut entries: Vec<Entry<'r>> = applied.chain(stages).collect();
+    entries.sort_by_key(|entry| (entry.step, entry.seq));
+    entries
+}
+
+/// The layers that the engine says it will finish, with the promised slots below each.
+fn plan(
+    phase: &PhaseView<'_>,
+    rank: Rank,
+    slots: &BTreeSet<SlotName>,
+) -> Result<PostLoadPlan, PostLoadPlanError> {
+    let expected = phase
+        .post_loads
+        .iter()
+        .filter(|p| p.rank == rank && p.fact.stage == PostLoadStage::Expected);
+    let mut layers: BTreeMap<String, LayerPlan> = BTreeMap::new();
+    for stage in expected {
+        let below = format!("{}.", stage.fact.layer);
+        let own = slots.iter().filter(|slot| slot.0.starts_with(&below));
+        layers.insert(
+            stage.fact.layer.clone(),
+            LayerPlan {
+                prerequisites: stage.fact.prerequisites.iter().cloned().collect(),
+                slots: own.cloned().collect(),
+            },
+        );
+    }
+    PostLoadPlan::seal(layers)
+}

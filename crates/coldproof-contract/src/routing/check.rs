@@ -1,0 +1,188 @@
+//! Sentinels on every rank: each element is where its source, rank and shard say (R32).
+
+use std::collections::BTreeMap;
+
+use super::facts::{Mismatch, decoded, expected};
+use super::{Placement, SourceRule};
+use crate::evidence::{ArmView, LaneName, PhaseView};
+use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
+use crate::words::{Rank, SlotName};
+
+/// Judges category 5, and names what sentinels show of category 3.
+pub(crate) fn check(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    for (index, arm) in view.arms.iter().enumerate() {
+        let sentinels = arm.phases.iter().any(|phase| !phase.origins.is_empty());
+        if sentinels {
+            arm_check(case, index, arm);
+        }
+    }
+    padding(case);
+    let lane = view.arms.iter().find(|arm| arm.header.lane == LaneName::Routing);
+    let run = view.header.engine.topology;
+    let coverage = case.cover(Room::Routing);
+    let Some(lane) = lane else { return };
+    coverage.covered = true;
+    coverage.topology = (lane.header.topology != run).then_some(lane.header.topology);
+    if lane.header.topology.size() < 2 {
+        coverage.undecided.insert("one rank cannot show a wrong rank".to_owned());
+    }
+    if coverage.checks == 0 {
+        coverage.undecided.insert("no sentinel was decoded".to_owned());
+    }
+    coverage.proven = format!(
+        "origin of every element decoded on {} ranks, {} elements",
+        lane.header.topology.size(),
+        coverage.checks
+    );
+}
+
+fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
+    let rules: &[SourceRule] = &case.view.header.rules;
+    let shapes: BTreeMap<&str, &[u64]> =
+        rules.iter().map(|rule| (rule.source.as_str(), rule.shape.as_slice())).collect();
+    let Ok(placement) = Placement::of(rules, arm.header.topology) else {
+        let text = "the catalogue cannot be placed on this topology".to_owned();
+        case.cover(Room::Routing).undecided.insert(text);
+        return;
+    };
+    for (phase_index, phase) in arm.phases.iter().enumerate() {
+        if phase.origins.is_empty() {
+            continue;
+        }
+        let mut wrong: BTreeMap<&SlotName, Vec<(Rank, Mismatch)>> = BTreeMap::new();
+        for rank in arm.header.topology.ranks() {
+            for (name, slot) in placement.slots(rank) {
+                let Some(((_, name), found)) = phase.origins.get_key_value(&(rank, name)) else {
+                    let text = format!("no origins were decoded for `{name}` on rank {rank}");
+                    case.cover(Room::Routing).undecided.insert(text);
+                    continue;
+                };
+                let mismatch = Mismatch::of(&expected(slot, &shapes), &decoded(found.fact));
+                case.cover(Room::Routing).checks += mismatch.right;
+                if !mismatch.is_clean() {
+                    wrong.entry(name).or_default().push((rank, mismatch));
+                }
+            }
+        }
+        for (slot, ranks) in wrong {
+            slot_finding(case, (index, phase_index), arm, slot, &ranks);
+        }
+    }
+}
+
+/// Elements of other ranks, or a fault that not every rank has, are routing; the right elements in
+/// the wrong order on every rank are a loader that wrote for another layout.
+fn slot_finding(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    arm: &ArmView<'_>,
+    slot: &SlotName,
+    ranks: &[(Rank, Mismatch)],
+) {
+    let phase = &arm.phases[site.1];
+    if case.is_blamed(&slot.0) {
+        let text = "sentinels show elements out of place";
+        case.join(&slot.0, site, symptom("origins", step(phase), 0, text));
+        return;
+    }
+    let foreign = ranks.iter().any(|(_, m)| m.foreign > 0);
+    let misplaced = ranks.iter().any(|(_, m)| m.foreign > 0 || m.reordered > 0);
+    let everywhere = ranks.len() as u32 == arm.header.topology.size();
+    if !misplaced {
+        unloaded(case, site, phase, slot, ranks);
+        return;
+    }
+    let code =
+        if foreign || !everywhere { FindingCode::ShardMisplaced } else { FindingCode::LoaderStale };
+    for (rank, mismatch) in ranks {
+        let (at, want, found) = mismatch.first.clone().unwrap_or_default();
+        let seq = phase.origins.get(&(*rank, slot)).map_or(0, |seen| seen.seq);
+        let finding = Finding::new(code, slot.0.clone(), case.rank_index(site.0, *rank))
+            .expected(format!("element {at} is {want}"), format!("element {at} is {found}"))
+            .why(why(code, mismatch))
+            .event("read-back", step(phase), seq, format!("element {at} decodes to {found}"));
+        case.raise(finding, site, &[&slot.0]);
+    }
+}
+
+fn why(code: FindingCode, mismatch: &Mismatch) -> String {
+    let counts = format!(
+        "{} elements are right, {} stand elsewhere in the slot, {} belong to another rank or slot, \
+         {} came from no source",
+        mismatch.right,
+        mismatch.reordered,
+        mismatch.foreign,
+        mismatch.unloaded.values().sum::<u64>()
+    );
+    match code {
+        FindingCode::LoaderStale => {
+            format!(
+                "on every rank the right elements stand in the order of another layout: {counts}"
+            )
+        }
+        _ => format!("the shard does not follow the rank: {counts}"),
+    }
+}
+
+fn unloaded(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    phase: &PhaseView<'_>,
+    slot: &SlotName,
+    ranks: &[(Rank, Mismatch)],
+) {
+    for (rank, mismatch) in ranks {
+        for (source, elements) in &mismatch.unloaded {
+            let finding = Finding::new(
+                FindingCode::ApplicationMissing,
+                source.clone(),
+                case.rank_index(site.0, *rank),
+            )
+            .expected(
+                format!("all of `{source}` in `{slot}`"),
+                format!("{elements} elements of `{slot}` hold no sentinel of it"),
+            )
+            .why("it was delivered, and these elements of its slot were not written")
+            .event(
+                "read-back",
+                step(phase),
+                0,
+                format!("`{slot}` decodes to no source"),
+            );
+            case.raise(finding, site, &[&slot.0]);
+        }
+    }
+}
+
+fn step(phase: &PhaseView<'_>) -> &'static str {
+    phase.steps.last().map_or("", |step| step.name.name())
+}
+
+/// Padding must hold its declared fill, in every arm.
+fn padding(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    for (index, arm) in view.arms.iter().enumerate() {
+        for (phase_index, phase) in arm.phases.iter().enumerate() {
+            for ((rank, slot), read) in &phase.read_backs {
+                if read.fact.padding_written == 0 {
+                    continue;
+                }
+                let finding = Finding::new(
+                    FindingCode::PaddingWritten,
+                    slot.0.clone(),
+                    case.rank_index(index, *rank),
+                )
+                .expected("0 in all padding", format!("{} elements", read.fact.padding_written))
+                .why("no source fills these elements, so their declared fill must be there")
+                .event(
+                    "read-back",
+                    phase.step_name(read.step),
+                    read.seq,
+                    "padding is not 0",
+                );
+                case.raise(finding, (index, phase_index), &[&slot.0]);
+            }
+        }
+    }
+}

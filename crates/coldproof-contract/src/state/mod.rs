@@ -1,0 +1,9 @@
+//! Category 4, reload state preservation: what the forward reads survives or is rebuilt.
+
+mod check;
+mod rules;
+
+pub(crate) use check::check;
+pub use rules::{
+    InventoryError, StateError, StateInventory, StateRule, StateSighting, StateSightings,
+};

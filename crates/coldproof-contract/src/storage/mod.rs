@@ -1,0 +1,13 @@
+//! Category 1, storage identity: an address that a graph retains does not change.
+
+mod check;
+mod facts;
+mod rules;
+mod staleness;
+
+pub(crate) use check::check;
+pub use rules::{
+    Change, Field, Hold, Outcome, Registry, RegistryDraft, RegistryError, Sighting, SlotIndex,
+    Snapshot, Stability,
+};
+pub use staleness::{MemoryEvent, Ownership, Staleness, staleness};

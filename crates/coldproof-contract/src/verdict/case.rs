@@ -1,0 +1,165 @@
+//! A case under way: what was found, where it shows, and what was covered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Finding, FindingCode, FindingEvent, Note, Room};
+use crate::evidence::{Comparison, View};
+use crate::words::{Rank, Topology};
+
+/// Where a finding shows: ordinal of the arm, ordinal of the phase in it.
+pub type Site = (usize, usize);
+
+/// The most events that a finding carries.
+const EVENTS: usize = 3;
+
+/// What a room looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    /// Whether any evidence of this kind was recorded.
+    pub covered: bool,
+    /// Comparisons of observed facts.
+    pub checks: u64,
+    /// Reasons not to pass, each a path that was not exercised or a claim without observation.
+    pub undecided: BTreeSet<String>,
+    /// What was proven, in one line.
+    pub proven: String,
+    /// The topology it was judged at, where it is not the run's.
+    pub topology: Option<Topology>,
+}
+
+/// A case under way.
+#[derive(Debug)]
+pub struct Case<'v, 'r> {
+    /// The evidence.
+    pub view: &'v View<'r>,
+    /// Differing bytes.
+    pub comparison: &'v Comparison<'r>,
+    /// Slots and parts that no output depends on.
+    pub unseen: BTreeSet<String>,
+    /// Notes.
+    pub notes: BTreeSet<Note>,
+    /// What each room looked at.
+    pub coverage: BTreeMap<Room, Coverage>,
+    findings: Vec<Finding>,
+    sites: Vec<BTreeSet<Site>>,
+    by_object: BTreeMap<(FindingCode, String), usize>,
+    blamed: BTreeMap<String, usize>,
+}
+
+impl<'v, 'r> Case<'v, 'r> {
+    /// An open case.
+    #[must_use]
+    pub fn new(view: &'v View<'r>, comparison: &'v Comparison<'r>) -> Self {
+        Self {
+            view,
+            comparison,
+            unseen: BTreeSet::new(),
+            notes: BTreeSet::new(),
+            coverage: BTreeMap::new(),
+            findings: Vec::new(),
+            sites: Vec::new(),
+            by_object: BTreeMap::new(),
+            blamed: BTreeMap::new(),
+        }
+    }
+
+    /// The room's coverage, to be filled in.
+    pub fn cover(&mut self, room: Room) -> &mut Coverage {
+        self.coverage.entry(room).or_default()
+    }
+
+    /// Raises a finding, or adds its ranks and site to the one of the same code and object.
+    /// `slots` are those whose differing bytes it explains.
+    pub fn raise(&mut self, finding: Finding, site: Site, slots: &[&str]) {
+        let key = (finding.code, finding.object.clone());
+        let index = match self.by_object.get(&key) {
+            Some(&index) => {
+                let known = &mut self.findings[index];
+                known.ranks.extend(&finding.ranks);
+                known.ranks.sort_unstable();
+                known.ranks.dedup();
+                index
+            }
+            None => {
+                self.findings.push(finding);
+                self.sites.push(BTreeSet::new());
+                self.by_object.insert(key, self.findings.len() - 1);
+                self.findings.len() - 1
+            }
+        };
+        self.sites[index].insert(site);
+        for slot in slots {
+            self.blamed.entry((*slot).to_owned()).or_insert(index);
+        }
+    }
+
+    /// Joins a symptom to the finding that explains this slot, if there is one.
+    pub fn join(&mut self, slot: &str, site: Site, symptom: FindingEvent) -> bool {
+        let Some(&index) = self.blamed.get(slot) else { return false };
+        self.attach(index, site, symptom);
+        true
+    }
+
+    /// Joins a symptom of the outputs to the findings that show at this site, if there are any.
+    pub fn join_site(&mut self, site: Site, symptom: &FindingEvent) -> bool {
+        let here: Vec<usize> =
+            (0..self.findings.len()).filter(|&index| self.sites[index].contains(&site)).collect();
+        for &index in &here {
+            self.attach(index, site, symptom.clone());
+        }
+        !here.is_empty()
+    }
+
+    fn attach(&mut self, index: usize, site: Site, symptom: FindingEvent) {
+        self.sites[index].insert(site);
+        let events = &mut self.findings[index].events;
+        if events.len() < EVENTS && !events.iter().any(|event| event.what == symptom.what) {
+            events.push(symptom);
+        }
+    }
+
+    /// Whether a finding explains this slot.
+    #[must_use]
+    pub fn is_blamed(&self, slot: &str) -> bool {
+        self.blamed.contains_key(slot)
+    }
+
+    /// Whether a finding of this code names this object.
+    #[must_use]
+    pub fn has(&self, code: FindingCode, object: &str) -> bool {
+        self.by_object.contains_key(&(code, object.to_owned()))
+    }
+
+    /// The global index of a rank in an arm.
+    #[must_use]
+    pub fn rank_index(&self, arm: usize, rank: Rank) -> u32 {
+        self.view.arms.get(arm).map_or(0, |arm| arm.header.topology.index(rank))
+    }
+
+    /// The ordinal of an arm.
+    #[must_use]
+    pub fn arm_index(&self, arm: &str) -> usize {
+        self.view.arms.iter().position(|view| view.header.arm == arm).unwrap_or(usize::MAX)
+    }
+
+    /// The findings, by category, code and object.
+    #[must_use]
+    pub fn into_findings(self) -> Vec<Finding> {
+        let mut findings = self.findings;
+        findings
+            .sort_by(|a, b| (a.category, a.code, &a.object).cmp(&(b.category, b.code, &b.object)));
+        findings
+    }
+
+    /// The findings so far.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}
+
+/// A symptom, for [`Case::join`].
+#[must_use]
+pub fn symptom(what: &str, step: &str, seq: u64, text: impl Into<String>) -> FindingEvent {
+    FindingEvent { what: what.to_owned(), step: step.to_owned(), seq, text: text.into() }
+}

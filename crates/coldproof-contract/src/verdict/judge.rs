@@ -1,0 +1,176 @@
+//! Evidence in, verdict out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::case::{Case, Coverage};
+use super::{
+    CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
+    VerdictKind, WireReport, transition,
+};
+use crate::evidence::{Comparison, LaneName, Record, RequiredItem, View};
+use crate::{caches, derived, lifecycle, names, routing, state, storage};
+
+/// Judges a record. The order of rooms is that in which their findings explain each other's
+/// symptoms: addresses before bytes, names and placement before contents, contents before outputs.
+#[must_use]
+pub fn judge(record: &Record) -> Verdict {
+    let view = View::of(record);
+    let comparison = Comparison::of(&view);
+    let mut case = Case::new(&view, &comparison);
+    storage::check(&mut case);
+    routing::check(&mut case);
+    names::check(&mut case);
+    lifecycle::check_claims(&mut case);
+    derived::check(&mut case);
+    state::check(&mut case);
+    lifecycle::check(&mut case);
+    caches::check(&mut case);
+    let outputs = transition::check(&mut case);
+    let transition = transition::report(&case, &outputs);
+    unchanged(&mut case);
+    let generation = generation(&view);
+    let coverage = std::mem::take(&mut case.coverage);
+    let unseen = std::mem::take(&mut case.unseen).into_iter().collect();
+    let mut notes = std::mem::take(&mut case.notes);
+    notes.extend(
+        record.header.notes.iter().map(|text| Note { kind: "setting".into(), text: text.clone() }),
+    );
+    let findings = case.into_findings();
+    let categories = categories(&view, &coverage, &findings);
+    let required = record.header.settings.required.clone();
+    let modes = record.header.settings.modes.clone();
+    let verdict = outcome(&categories, transition.status, &findings, &required, &modes);
+    let checkpoint = |label: &str| {
+        let found = record.header.checkpoints.iter().find(|c| c.label.0 == label);
+        found.map(|c| CheckpointReport { path: c.path.clone(), digest: c.digest.clone() })
+    };
+    Verdict {
+        schema: "coldproof.verdict/1",
+        verdict,
+        engine: EngineReport {
+            kind: record.header.engine.kind.clone(),
+            version: record.header.engine.version.clone(),
+            topology: record.header.engine.topology,
+        },
+        from: checkpoint("A"),
+        to: checkpoint("B"),
+        categories,
+        transition,
+        findings,
+        wire: WireReport { status: Status::NotCovered },
+        unseen,
+        noise: outputs.noise,
+        modes,
+        seed: record.header.seed,
+        required,
+        environment: record.header.environment.clone(),
+        notes: notes.into_iter().collect(),
+        generation,
+        elapsed_ms: elapsed(record),
+    }
+}
+
+/// Slots that never changed in any arm: their equality proves nothing.
+fn unchanged(case: &mut Case<'_, '_>) {
+    let same = case.comparison.unchanged.iter().filter(|(_, same)| **same);
+    let refreshed: BTreeSet<&str> = (case.view.arms.iter())
+        .flat_map(|arm| arm.phases.iter().flat_map(|phase| phase.slots.values()))
+        .filter(|slot| slot.fact.policy == crate::words::Policy::Refresh)
+        .map(|slot| slot.fact.slot.0.as_str())
+        .collect();
+    let names: Vec<String> = same
+        .filter(|(slot, _)| refreshed.contains(slot.as_str()))
+        .map(|(slot, _)| format!("{slot} (equal in every generation)"))
+        .collect();
+    case.unseen.extend(names);
+}
+
+/// The identity of what the live engine serves at the end: the digest of all its sources.
+fn generation(view: &View<'_>) -> Option<String> {
+    let arm =
+        view.arms.iter().find(|arm| arm.header.lane == LaneName::Composite).or_else(|| {
+            view.arms.iter().find(|arm| {
+                arm.header.lane == LaneName::Differential && arm.header.against.is_some()
+            })
+        })?;
+    let phase = arm.phases.iter().rev().find(|phase| {
+        phase.from.is_some() && phase.at.is_some_and(|at| at.0 == "B") && !phase.sources.is_empty()
+    })?;
+    let mut hasher = blake3::Hasher::new();
+    for (name, read) in &phase.sources {
+        hasher.update(name.as_bytes());
+        hasher.update(&[0]);
+        hasher.update(&read.fact.digest?.0.to_le_bytes());
+    }
+    Some(hasher.finalize().to_hex().to_string())
+}
+
+fn categories(
+    view: &View<'_>,
+    coverage: &BTreeMap<Room, Coverage>,
+    findings: &[Finding],
+) -> Vec<CategoryReport> {
+    let none = Coverage::default();
+    Room::ALL
+        .into_iter()
+        .map(|room| {
+            let seen = coverage.get(&room).unwrap_or(&none);
+            let found = findings.iter().any(|f| f.category == super::Category::Room(room));
+            let off = view.header.settings.modes.get(room.name()).is_some_and(|mode| mode == "off");
+            let (status, reason) = if off {
+                (Status::NotCovered, Some("switched off".to_owned()))
+            } else if found {
+                (Status::Fail, None)
+            } else if !seen.covered {
+                (Status::NotCovered, Some("no lane of this run looks at it".to_owned()))
+            } else if !seen.undecided.is_empty() || seen.checks == 0 {
+                let reasons: Vec<&str> = seen.undecided.iter().map(String::as_str).collect();
+                let text = if reasons.is_empty() {
+                    "nothing was compared".to_owned()
+                } else {
+                    reasons.join("; ")
+                };
+                (Status::Undecided, Some(text))
+            } else {
+                (Status::Pass, Some(seen.proven.clone()))
+            };
+            CategoryReport {
+                category: room.number(),
+                name: room.title(),
+                status,
+                checks: seen.checks,
+                reason,
+                topology: seen.topology,
+            }
+        })
+        .collect()
+}
+
+fn outcome(
+    categories: &[CategoryReport],
+    transition: Status,
+    findings: &[Finding],
+    required: &[RequiredItem],
+    modes: &BTreeMap<String, String>,
+) -> VerdictKind {
+    // A checker set to warn keeps its category failed and leaves the verdict undecided.
+    let strict = |finding: &&Finding| match finding.category {
+        super::Category::Room(room) => !modes.contains_key(room.name()),
+        _ => true,
+    };
+    if findings.iter().any(|finding| strict(&finding)) {
+        return VerdictKind::Fail;
+    }
+    let proven = required.iter().all(|item| match item {
+        RequiredItem::Transition => transition == Status::Pass,
+        RequiredItem::Category(number) => {
+            categories.iter().any(|c| c.category == *number && c.status == Status::Pass)
+        }
+    });
+    if proven { VerdictKind::Pass } else { VerdictKind::Undecided }
+}
+
+fn elapsed(record: &Record) -> Option<f64> {
+    let last = record.events.iter().filter_map(|event| event.t).max()?;
+    Some((last / 1_000) as f64 / 1_000.0)
+}

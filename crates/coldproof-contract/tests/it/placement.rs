@@ -1,0 +1,141 @@
+//! Placement against the hand-written tables.
+
+use std::collections::BTreeMap;
+
+use coldproof_contract::routing::{HeadRole, Placement, PlacementError, Sharding, SourceRule};
+use coldproof_contract::words::{Dtype, Rank, Topology};
+
+use crate::copier::{coordinates, flat, is_legal};
+use crate::histories::moves;
+use crate::layouts::{Layout, all, parse_element};
+
+/// The placement of one slot, written as a table: `q7`, or `.` for padding.
+fn as_table(layout: &Layout, placement: &Placement, rank: u32, slot: &str) -> Vec<String> {
+    let placed = placement.slot(Rank::tensor(rank), &slot.into()).expect("the slot is placed");
+    let mut tokens: BTreeMap<Vec<u64>, String> = BTreeMap::new();
+    for piece in &placed.pieces {
+        let rule = layout.rules.iter().find(|rule| rule.source == piece.source).expect("a rule");
+        let from = coordinates(&piece.piece.source_fragment);
+        let to = coordinates(&piece.piece.slot_fragment);
+        assert_eq!(from.len(), to.len(), "{}: both sides have equal elements", layout.name);
+        for (from, to) in from.iter().zip(to) {
+            let element = flat(from, &rule.shape).expect("inside the source");
+            let before = tokens.insert(to, format!("{}{element}", piece.source));
+            assert_eq!(before, None, "{}: covered once", layout.name);
+        }
+    }
+    for at in placed.padding.iter().flat_map(coordinates) {
+        assert_eq!(tokens.insert(at, ".".to_owned()), None, "{}: covered once", layout.name);
+    }
+    tokens.into_values().collect()
+}
+
+#[test]
+fn every_layout_is_placed_as_its_table_says() {
+    for layout in all() {
+        let placement = Placement::of(&layout.rules, Topology::tensor(layout.tp)).unwrap();
+        for table in &layout.tables {
+            let placed = as_table(&layout, &placement, table.rank, table.slot);
+            let wanted: Vec<&str> = table.elements.split_whitespace().collect();
+            assert_eq!(placed, wanted, "{} rank {}", layout.name, table.rank);
+            let slot = placement.slot(Rank::tensor(table.rank), &table.slot.into()).unwrap();
+            assert_eq!(slot.shape, table.shape, "{} rank {}", layout.name, table.rank);
+        }
+        let placed: usize =
+            (0..layout.tp).map(|tp| placement.slots(Rank::tensor(tp)).count()).sum();
+        assert_eq!(placed, layout.tables.len(), "{}: a table a slot", layout.name);
+    }
+}
+
+#[test]
+fn the_moves_of_each_layout_say_what_its_table_says() {
+    for layout in all() {
+        assert!(is_legal(&layout, &moves(&layout)), "{}", layout.name);
+    }
+}
+
+#[test]
+fn tables_use_every_element_of_every_source() {
+    for layout in all() {
+        for rule in &layout.rules {
+            let mut used: Vec<u64> = (layout.tables.iter())
+                .flat_map(|table| table.elements.split_whitespace())
+                .filter_map(parse_element)
+                .filter_map(|(source, element)| (source == rule.source).then_some(element))
+                .collect();
+            used.sort_unstable();
+            used.dedup();
+            let elements: u64 = rule.shape.iter().product();
+            assert_eq!(used.len() as u64, elements, "{}: {}", layout.name, rule.source);
+        }
+    }
+}
+
+fn rule(source: &str, shape: &[u64], sharding: Sharding) -> SourceRule {
+    SourceRule {
+        source: source.to_owned(),
+        dtype: Dtype::Bf16,
+        shape: shape.to_vec(),
+        slot: "slot".into(),
+        sharding,
+    }
+}
+
+fn place(rules: &[SourceRule], tp: u32) -> Result<Placement, PlacementError> {
+    Placement::of(rules, Topology::tensor(tp))
+}
+
+#[test]
+fn what_cannot_be_cut_is_refused_with_the_axis() {
+    let uneven = place(&[rule("w", &[5, 2], Sharding::Column)], 2);
+    let (source_name, axis, extent, parts) = ("w".to_owned(), 0, 5, 2);
+    assert_eq!(uneven, Err(PlacementError::Uneven { source_name, axis, extent, parts }));
+    let uneven = place(&[rule("w", &[2, 5], Sharding::Row)], 2);
+    assert!(matches!(uneven, Err(PlacementError::Uneven { axis: 1, .. })));
+    let heads = Sharding::Heads { role: HeadRole::K, heads: 6, kv_heads: 2, head_dim: 1 };
+    let uneven = place(&[rule("k", &[2, 2], heads)], 3);
+    assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 2, parts: 3, .. })));
+}
+
+#[test]
+fn shapes_that_do_not_fit_their_rule_are_refused() {
+    let heads = Sharding::Heads { role: HeadRole::Q, heads: 4, kv_heads: 2, head_dim: 2 };
+    for (shape, sharding) in [
+        (vec![9, 2], heads),
+        (vec![], Sharding::Row),
+        (vec![4], Sharding::ExpertRow { expert: 0, experts: 2 }),
+        (vec![4, 2], Sharding::ExpertRow { expert: 2, experts: 2 }),
+        (vec![2, 3, 2], Sharding::FusedExpertsGateUp),
+        (vec![4, 2], Sharding::FusedExpertsGateUp),
+        (vec![4, 2], Sharding::Vocabulary { multiple: 0 }),
+        (vec![4, 2], Sharding::Vocabulary { multiple: u64::MAX }),
+        (vec![u64::MAX, u64::MAX], Sharding::Replicated),
+    ] {
+        let placed = place(&[rule("w", &shape, sharding.clone())], 1);
+        assert!(matches!(placed, Err(PlacementError::Shape { .. })), "{shape:?} {sharding:?}");
+    }
+}
+
+#[test]
+fn sources_of_one_slot_must_agree_and_leave_no_gap() {
+    use coldproof_contract::routing::Half::{Gate, Up};
+    let half = |source, rows, half| rule(source, &[rows, 2], Sharding::GateUp { half });
+    assert!(place(&[half("g", 4, Gate), half("u", 4, Up)], 2).is_ok());
+    let layout = place(&[half("g", 4, Gate), half("u", 6, Up)], 2);
+    assert!(matches!(layout, Err(PlacementError::Layout { .. })));
+    let overlap = place(&[half("g", 4, Gate), half("u", 4, Gate)], 2);
+    assert!(matches!(overlap, Err(PlacementError::Overlap { .. })));
+    let gap = place(&[half("g", 4, Gate)], 2);
+    assert!(matches!(gap, Err(PlacementError::Uncovered { .. })));
+}
+
+#[test]
+fn only_tensor_parallel_topologies_are_placed() {
+    let rules = [rule("w", &[4, 2], Sharding::Column)];
+    let pipeline = Placement::of(&rules, Topology { tp: 1, pp: 2, ep: 1 });
+    let (axis, degree) = ("pp", 2);
+    assert_eq!(pipeline, Err(PlacementError::Unsupported { axis, degree }));
+    let outside = rules[0].pieces(Topology::tensor(2), Rank::tensor(2));
+    assert!(matches!(outside, Err(PlacementError::Rank { .. })));
+    assert_eq!(rules[0].slot_layout(Topology::tensor(2)), Ok(vec![2, 2]));
+}

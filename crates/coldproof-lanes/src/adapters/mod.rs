@@ -1,0 +1,7 @@
+//! Engines behind the two traits.
+
+mod absent;
+mod reference;
+
+pub use absent::Absent;
+pub use reference::Reference;

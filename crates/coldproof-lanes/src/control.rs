@@ -1,0 +1,174 @@
+//! Positive control: change one live slot in place, replay, and see whether the replay shows it
+//! (R68). A replay that shows nothing proves nothing about that slot.
+
+use std::collections::BTreeSet;
+
+use coldproof_contract::digest;
+use coldproof_contract::evidence::{ControlFact, Fact, SlotFact};
+use coldproof_contract::words::{ByteRange, Dtype, Hex128, Rank, SlotKind, StepName};
+
+use crate::driver::{ArmResult, Driver};
+use crate::engine::{EngineUnderTest, GenerateRequest, Output, Reply};
+use crate::session::Slots;
+
+/// Up to this many slots of the first rank, each is controlled; beyond, one of each kind of layer.
+const EACH_MAX: usize = 96;
+
+/// One thing to change.
+struct Target<'s> {
+    rank: Rank,
+    slot: &'s SlotFact,
+    part: String,
+    range: ByteRange,
+    dtype: Dtype,
+}
+
+/// Runs the control on every slot of the first rank that a forward should read.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn run(
+    driver: &mut Driver<'_, '_>,
+    slots: &Slots,
+    request: &GenerateRequest,
+) -> ArmResult<()> {
+    let targets = targets(slots);
+    let facts = driver.step(StepName::Control, |engine| {
+        let before = replay(engine, request)?;
+        targets
+            .iter()
+            .map(|target| {
+                let after = with_change(engine, target, request)?;
+                let fact = ControlFact {
+                    slot: target.slot.slot.clone(),
+                    part: target.part.clone(),
+                    before,
+                    after,
+                };
+                Ok((target.rank, fact))
+            })
+            .collect::<Reply<Vec<_>>>()
+    })?;
+    for (rank, fact) in facts {
+        driver.record(rank, Fact::Control(fact));
+    }
+    Ok(())
+}
+
+fn replay(engine: &mut dyn EngineUnderTest, request: &GenerateRequest) -> Reply<Hex128> {
+    // The first row is the eager prefill's; only the rest was replayed.
+    let Output { rows, .. } = engine.generate(request)?;
+    let replayed = rows.iter().skip(1);
+    let bytes: Vec<u8> =
+        replayed.flat_map(|(_, row)| row).flat_map(|value| value.to_bits().to_le_bytes()).collect();
+    Ok(digest::content(&bytes))
+}
+
+/// Changes the target, replays, and puts the old bytes back whatever the replay did.
+fn with_change(
+    engine: &mut dyn EngineUnderTest,
+    target: &Target<'_>,
+    request: &GenerateRequest,
+) -> Reply<Hex128> {
+    let old = engine.read(target.rank, target.range)?;
+    let mut new = old.clone();
+    change(&mut new, target.dtype);
+    engine.write(target.rank, target.range.address, &new)?;
+    let after = replay(engine, request);
+    if after.is_ok() {
+        engine.write(target.rank, target.range.address, &old)?;
+    }
+    after
+}
+
+/// Doubles floats (a change of sign would cancel out in rotary tables), reverses indices.
+fn change(bytes: &mut [u8], dtype: Dtype) {
+    let size = dtype.bytes() as usize;
+    match dtype {
+        Dtype::Bf16 => bytes.chunks_exact_mut(2).for_each(|b| {
+            let bits = u16::from_le_bytes([b[0], b[1]]);
+            b.copy_from_slice(&double(u32::from(bits) << 16).to_le_bytes()[2..]);
+        }),
+        Dtype::F32 => bytes.chunks_exact_mut(4).for_each(|b| {
+            let bits = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            b.copy_from_slice(&double(bits).to_le_bytes());
+        }),
+        _ => {
+            let old = bytes.to_vec();
+            for (new, old) in bytes.chunks_exact_mut(size).zip(old.chunks_exact(size).rev()) {
+                new.copy_from_slice(old);
+            }
+        }
+    }
+}
+
+/// Twice the value; zero becomes one, what cannot be doubled is halved.
+fn double(bits: u32) -> u32 {
+    const EXPONENT: u32 = 0x7f80_0000;
+    const STEP: u32 = 0x0080_0000;
+    match bits & EXPONENT {
+        0 => 0x3f80_0000,
+        exponent if exponent >= EXPONENT - STEP => bits - STEP,
+        _ => bits + STEP,
+    }
+}
+
+fn targets(slots: &Slots) -> Vec<Target<'_>> {
+    let read = slots.iter().filter(|((rank, _), slot)| {
+        *rank == Rank::default()
+            && matches!(slot.slot_kind, SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived)
+    });
+    let read: Vec<_> = read.collect();
+    let each = read.len() <= EACH_MAX;
+    let mut shapes = BTreeSet::new();
+    read.into_iter()
+        .filter(|((_, name), _)| each || shapes.insert(without_numbers(&name.0)))
+        .flat_map(|((rank, _), slot)| parts(*rank, slot))
+        .collect()
+}
+
+/// `model.layers.17.mlp` and `model.layers.3.mlp` are one kind.
+fn without_numbers(name: &str) -> String {
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// A stack of experts is controlled expert by expert: a prompt need not reach each.
+fn parts(rank: Rank, slot: &SlotFact) -> Vec<Target<'_>> {
+    let Some(print) = slot.fingerprint.as_ref().filter(|print| print.bytes() > 0) else {
+        return Vec::new();
+    };
+    let whole = ByteRange { address: print.address, bytes: print.bytes() };
+    let target = |part: String, range| Target { rank, slot, part, range, dtype: print.dtype };
+    match slot.logical_shape.as_slice() {
+        [experts, _, _] if *experts > 0 => {
+            let bytes = whole.bytes / experts;
+            let expert = |index: u64| {
+                let range = ByteRange { address: whole.address.plus(index * bytes), bytes };
+                target(format!("expert {index}"), range)
+            };
+            (0..*experts).map(expert).collect()
+        }
+        _ => vec![target(String::new(), whole)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubling_changes_every_float() {
+        for value in [0.0_f32, 1.0, -3.5, 1e-40, f32::MAX, f32::INFINITY] {
+            assert_ne!(double(value.to_bits()), value.to_bits(), "{value}");
+        }
+        assert_eq!(f32::from_bits(double((-3.5_f32).to_bits())), -7.0);
+    }
+
+    #[test]
+    fn indices_stay_a_permutation() {
+        let mut bytes: Vec<u8> = [2_i32, 0, 1].iter().flat_map(|i| i.to_le_bytes()).collect();
+        change(&mut bytes, Dtype::I32);
+        let read: Vec<u32> = crate::read_back::indices(&bytes);
+        assert_eq!(read, [1, 0, 2]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Drives one arm: every command is a step with a deadline, and leaves its evidence.
+
+use std::time::{Duration, Instant};
+
+use coldproof_contract::digest;
+use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
+use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
+
+use crate::engine::{EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
+use crate::recorder::{ArmCursor, Recorder};
+
+/// Vocabularies up to this size are recorded bit for bit.
+const FULL_ROW_MAX: usize = 4_096;
+/// Of larger ones, this many of the largest logits.
+const TOP: usize = 64;
+
+/// The arm ended before its plan did. The evidence says how.
+#[derive(Debug)]
+pub struct ArmEnded;
+
+/// What a lane's part of an arm returns.
+pub type ArmResult<T> = Result<T, ArmEnded>;
+
+/// An engine and its place in the evidence.
+pub struct Driver<'a, 'p> {
+    engine: Box<dyn EngineUnderTest>,
+    recorder: &'a mut Recorder<'p>,
+    cursor: ArmCursor,
+    deadline: Duration,
+    slowest_serve: Duration,
+}
+
+impl<'a, 'p> Driver<'a, 'p> {
+    /// Takes an engine that was just started for `arm`.
+    pub fn new(
+        engine: Box<dyn EngineUnderTest>,
+        recorder: &'a mut Recorder<'p>,
+        arm: &str,
+        deadline: Duration,
+    ) -> Self {
+        let cursor = ArmCursor::new(arm, recorder);
+        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO }
+    }
+
+    /// Names what follows.
+    pub fn phase(&mut self, phase: &str, at: &CheckpointLabel, from: Option<&CheckpointLabel>) {
+        self.cursor.next_step();
+        let fact = PhaseFact { phase: phase.to_owned(), at: at.clone(), from: from.cloned() };
+        self.record(Rank::default(), Fact::Phase(fact));
+    }
+
+    /// Records a fact of the present step.
+    pub fn record(&mut self, rank: Rank, fact: Fact) {
+        self.cursor.record(self.recorder, rank, fact);
+    }
+
+    /// One step: begins it, runs `command`, drains what the engine claims and what the probe saw,
+    /// ends it.
+    ///
+    /// # Errors
+    /// The engine refused, hung or died; it is recorded, and the arm is over.
+    pub fn step<T>(
+        &mut self,
+        name: StepName,
+        command: impl FnOnce(&mut dyn EngineUnderTest) -> Reply<T>,
+    ) -> ArmResult<T> {
+        self.cursor.next_step();
+        self.recorder.progress().step(self.cursor.arm(), name.name());
+        self.record(Rank::default(), Fact::Step(StepFact { name, outcome: None }));
+        let deadline = self.deadline_of(name);
+        let began = Instant::now();
+        let result = self.engine.set_deadline(deadline).and_then(|()| command(&mut *self.engine));
+        if name == StepName::Serve && result.is_ok() {
+            self.slowest_serve = self.slowest_serve.max(began.elapsed());
+        }
+        let drained = self.drain();
+        let error = result.as_ref().err().cloned().or(drained.err());
+        let outcome = error.as_ref().map_or(StepOutcome::Ok, outcome_of);
+        self.record(Rank::default(), Fact::Step(StepFact { name, outcome: Some(outcome) }));
+        match error {
+            None => result.map_err(|_| ArmEnded),
+            Some(_) => Err(ArmEnded),
+        }
+    }
+
+    /// A replay that takes twenty times as long as any before it hangs; nothing waits longer than
+    /// the run's deadline.
+    fn deadline_of(&self, name: StepName) -> Duration {
+        match name {
+            StepName::Serve | StepName::Control if !self.slowest_serve.is_zero() => {
+                (self.slowest_serve * 20 + Duration::from_secs(3)).min(self.deadline)
+            }
+            _ => self.deadline,
+        }
+    }
+
+    fn drain(&mut self) -> Reply<()> {
+        // After the engine's end the probe may still know the allocator's last events.
+        let mut facts = Vec::new();
+        let claims = self.engine.drain_claims().map(|drained| facts.extend(drained));
+        let log = self.engine.allocator_log().map(|drained| facts.extend(drained));
+        let launches = self.engine.launches().map(|drained| {
+            facts.extend(drained.into_iter().map(|(rank, fact)| (rank, Fact::Launch(fact))));
+        });
+        for (rank, fact) in facts {
+            self.record(rank, fact);
+        }
+        claims.and(log).and(launches)
+    }
+
+    /// Records what the engine claims now.
+    ///
+    /// # Errors
+    /// As [`Driver::step`].
+    pub fn claims(&mut self) -> ArmResult<Vec<(Rank, Fact)>> {
+        let claims = self.engine.claims();
+        match claims {
+            Ok(claims) => {
+                for (rank, fact) in &claims {
+                    self.record(*rank, fact.clone());
+                }
+                Ok(claims)
+            }
+            Err(_) => Err(ArmEnded),
+        }
+    }
+
+    /// Serves one request as a step and records its outputs.
+    ///
+    /// # Errors
+    /// As [`Driver::step`].
+    pub fn serve(&mut self, request: &GenerateRequest, repeat: u32) -> ArmResult<Output> {
+        let output = self.step(StepName::Serve, |engine| engine.generate(request))?;
+        let rows = output.rows.iter().map(|(position, row)| logits_row(*position, row)).collect();
+        let fact = LogitsFact {
+            request: request.name.clone(),
+            mode: request.mode.name().to_owned(),
+            repeat,
+            rows,
+        };
+        self.record(Rank::default(), Fact::Logits(fact));
+        Ok(output)
+    }
+
+    /// Direct access, for observation inside a step's closure or between steps.
+    pub fn engine(&mut self) -> &mut dyn EngineUnderTest {
+        &mut *self.engine
+    }
+
+    /// Tells the user something.
+    pub fn note(&mut self, text: &str) {
+        self.recorder.progress().note(text);
+    }
+
+    /// Ends the engine and closes the arm.
+    pub fn finish(mut self) {
+        self.engine.shutdown();
+        self.cursor.prune_allocations(self.recorder);
+    }
+}
+
+fn outcome_of(error: &EngineError) -> StepOutcome {
+    match error {
+        EngineError::Refused { text } => StepOutcome::Error { text: text.clone() },
+        EngineError::Unsupported { what } => {
+            StepOutcome::Error { text: format!("not supported: {what}") }
+        }
+        EngineError::Timeout { deadline_ms, kernel, address } => StepOutcome::Timeout {
+            deadline_ms: *deadline_ms,
+            kernel: kernel.clone(),
+            address: *address,
+        },
+        EngineError::Died { text, kernel, address } => {
+            StepOutcome::Died { text: text.clone(), kernel: kernel.clone(), address: *address }
+        }
+    }
+}
+
+/// A row as evidence has it.
+#[must_use]
+pub fn logits_row(position: u32, row: &[f32]) -> LogitsRow {
+    let bytes: Vec<u8> = row.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect();
+    let digest = digest::content(&bytes);
+    if row.len() <= FULL_ROW_MAX {
+        let bits = row.iter().map(|value| format!("{:08x}", value.to_bits())).collect();
+        return LogitsRow { position, digest, bits: Some(bits), top: Vec::new() };
+    }
+    let mut order: Vec<u32> = (0..row.len() as u32).collect();
+    order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
+    let top =
+        order.into_iter().take(TOP).map(|token| (token, row[token as usize].to_bits())).collect();
+    LogitsRow { position, digest, bits: None, top }
+}

@@ -1,0 +1,271 @@
+//! The two traits every engine is driven through: [`Engine`] takes commands and makes claims,
+//! [`Probe`] observes memory, the allocator, graphs and launches.
+
+use std::time::Duration;
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::digest::Piece as DigestPiece;
+use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact, PieceContent};
+use coldproof_contract::routing::Piece;
+use coldproof_contract::words::{
+    Address, ByteRange, Dtype, Hex128, Packing, Rank, Topology, TransactionId,
+};
+use serde::{Deserialize, Serialize};
+
+/// Why an engine did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "error", rename_all = "kebab-case")]
+pub enum EngineError {
+    /// It said no, and is still there.
+    #[error("the engine refused: {text}")]
+    Refused {
+        /// Its words.
+        text: String,
+    },
+    /// The deadline passed; the engine was ended.
+    #[error("the deadline of {deadline_ms} ms passed{}", kernel.as_deref().map(|k| format!(" in kernel `{k}`")).unwrap_or_default())]
+    Timeout {
+        /// The deadline.
+        deadline_ms: u64,
+        /// The kernel that was running, where it is known.
+        kernel: Option<String>,
+        /// The address it was waiting on, where it is known.
+        address: Option<Address>,
+    },
+    /// It died.
+    #[error("the engine died: {text}")]
+    Died {
+        /// What was seen of the death.
+        text: String,
+        /// The kernel that was running, where it is known.
+        kernel: Option<String>,
+        /// The address it touched, where it is known.
+        address: Option<Address>,
+    },
+    /// It cannot do this at all; what depends on it is not covered.
+    #[error("not supported by this engine: {what}")]
+    Unsupported {
+        /// What.
+        what: String,
+    },
+}
+
+impl EngineError {
+    /// Whether the engine is gone.
+    #[must_use]
+    pub const fn is_end(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Died { .. })
+    }
+}
+
+/// The answer to a command.
+pub type Reply<T> = Result<T, EngineError>;
+
+/// How the tokens after the prompt are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecodeMode {
+    /// Kernels launched one by one.
+    Eager,
+    /// Replay of a captured graph.
+    Graph,
+}
+
+impl DecodeMode {
+    /// The name in evidence.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// A request on fixed tokens: the prompt is prefilled, `forced` is decoded one by one whatever the
+/// outputs say, then `greedy` tokens follow the largest logit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GenerateRequest {
+    /// Its name in evidence.
+    pub name: String,
+    /// Tokens of the prefill, at least one.
+    pub prompt: Vec<u32>,
+    /// Tokens that are decoded one by one.
+    pub forced: Vec<u32>,
+    /// Tokens to choose after that.
+    pub greedy: u32,
+    /// How decoding runs.
+    pub mode: DecodeMode,
+    /// Whether the prefix cache may serve the prompt.
+    pub use_prefix_cache: bool,
+}
+
+/// The outputs of a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// (position, logits of the whole vocabulary) for the last token of the prompt and for every
+    /// decoded token.
+    pub rows: Vec<(u32, Vec<f32>)>,
+    /// The chosen tokens.
+    pub greedy: Vec<u32>,
+}
+
+/// What an engine can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// `reference`, `vllm`, …
+    pub kind: String,
+    /// Its version.
+    pub version: String,
+    /// Its topology.
+    pub topology: Topology,
+    /// Whether it captures graphs.
+    pub graphs: bool,
+    /// Whether it sleeps and wakes.
+    pub sleep: bool,
+    /// Whether it has a prefix cache.
+    pub prefix_cache: bool,
+}
+
+/// Which region `wake` brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WakeTag {
+    /// The weights.
+    Weights,
+    /// The KV cache.
+    KvCache,
+}
+
+/// Commands, and what the engine says of itself. All calls return before the deadline.
+pub trait Engine {
+    /// What it can do.
+    fn capabilities(&mut self) -> Reply<Capabilities>;
+    /// The deadline of every later call.
+    fn set_deadline(&mut self, deadline: Duration) -> Reply<()>;
+    /// Cold load.
+    fn load(&mut self, tensors: &[TensorRef]) -> Reply<()>;
+    /// Captures decode graphs.
+    fn capture(&mut self) -> Reply<()>;
+    /// Serves one request.
+    fn generate(&mut self, request: &GenerateRequest) -> Reply<Output>;
+    /// Stops admitting requests and finishes those in flight.
+    fn pause(&mut self) -> Reply<()>;
+    /// Gives memory back: level 1 keeps weights on the host, level 2 discards them.
+    fn sleep(&mut self, level: u8) -> Reply<()>;
+    /// Takes memory again.
+    fn wake(&mut self, tag: WakeTag) -> Reply<()>;
+    /// Begins a transaction that will deliver these sources.
+    fn begin(&mut self, required: &[String]) -> Reply<TransactionId>;
+    /// Delivers a bucket of tensors.
+    fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()>;
+    /// Post-load and finalisation.
+    fn finish(&mut self) -> Reply<()>;
+    /// Commits on all ranks.
+    fn commit(&mut self) -> Reply<()>;
+    /// Gives up.
+    fn abort(&mut self) -> Reply<()>;
+    /// Empties caches of the old generation.
+    fn invalidate(&mut self) -> Reply<()>;
+    /// Serves again.
+    fn resume(&mut self) -> Reply<()>;
+    /// Slots, state, caches and generation as of now.
+    fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>>;
+    /// Applications, post-load stages and receipts since the last call.
+    fn drain_claims(&mut self) -> Reply<Vec<(Rank, Fact)>>;
+    /// Ends the engine. Never fails: an engine that does not end is killed.
+    fn shutdown(&mut self);
+}
+
+/// Observation, never through what the engine says.
+pub trait Probe {
+    /// Allocator and region events since the last call, in order.
+    fn allocator_log(&mut self) -> Reply<Vec<(Rank, Fact)>>;
+    /// Nodes of all captured graphs.
+    fn graph_nodes(&mut self) -> Reply<Vec<(Rank, NodeFact)>>;
+    /// Launches since the last call.
+    fn launches(&mut self) -> Reply<Vec<(Rank, LaunchFact)>>;
+    /// Reads memory.
+    fn read(&mut self, rank: Rank, range: ByteRange) -> Reply<Vec<u8>>;
+    /// Writes memory (positive control).
+    fn write(&mut self, rank: Rank, address: Address, bytes: &[u8]) -> Reply<()>;
+    /// Fills freed memory with garbage and hands it to another owner.
+    fn pressure(&mut self) -> Reply<()>;
+    /// Gives that memory back.
+    fn release_pressure(&mut self) -> Reply<()>;
+    /// Reads slots back, next to the memory: see [`crate::read_back`].
+    fn read_back(&mut self, rank: Rank, requests: &[ReadBackRequest]) -> Reply<Vec<ReadBack>> {
+        requests
+            .iter()
+            .map(|request| crate::read_back::run(request, &mut |range| self.read(rank, range)))
+            .collect()
+    }
+}
+
+/// An engine that can be driven and observed.
+pub trait EngineUnderTest: Engine + Probe {}
+impl<T: Engine + Probe> EngineUnderTest for T {}
+
+/// How to start an engine for one arm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartSpec {
+    /// The checkpoint folder whose `config.json` describes the model.
+    pub model: camino::Utf8PathBuf,
+    /// Its topology.
+    pub topology: Topology,
+    /// Seed of addresses and poison.
+    pub seed: u64,
+    /// First address of its memory, where memory is simulated.
+    pub arena_base: u64,
+    /// Whether blocks are placed in another order than usual.
+    pub reversed_allocation: bool,
+    /// Faults to switch on, by id; `F1.05~` is the correct twin of `F1.05`.
+    pub faults: Vec<String>,
+    /// Whether everything it says of itself is its correct twin's.
+    pub lying: bool,
+    /// Deadline of every call.
+    pub deadline_ms: u64,
+}
+
+/// What a lane asks of one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadBackRequest {
+    /// Where it begins.
+    pub address: Address,
+    /// Element type in memory.
+    pub dtype: Dtype,
+    /// Logical shape.
+    pub logical_shape: Vec<u64>,
+    /// Storage order against logical order.
+    pub packing: Packing,
+    /// Where the permutation lies, for [`Packing::ColumnsPermuted`].
+    pub permutation: Option<ByteRange>,
+    /// What sources cover.
+    pub pieces: Vec<ReadBackPiece>,
+    /// Whether every other element must be 0.
+    pub zero_fill: bool,
+}
+
+/// One piece that a source covers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadBackPiece {
+    /// The checkpoint tensor.
+    pub source: String,
+    /// Its shape.
+    pub source_shape: Vec<u64>,
+    /// Which of its elements are which of the slot's.
+    pub piece: Piece,
+}
+
+/// What a probe read of one slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadBack {
+    /// Digest of the bytes in storage order; absent where they cannot be read.
+    pub content: Option<Hex128>,
+    /// Digests of the pieces.
+    pub pieces: Vec<PieceContent>,
+    /// The pieces' shares of their sources' digests (R61), in the order of `pieces`.
+    pub shares: Vec<DigestPiece>,
+    /// Padding elements that are not 0.
+    pub padding_written: u64,
+}

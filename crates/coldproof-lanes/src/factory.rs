@@ -1,0 +1,19 @@
+//! How a run gets its engines.
+
+use crate::engine::{EngineUnderTest, Reply, StartSpec};
+
+/// Starts engines. The engine under test and the cold one come through different doors: no fault
+/// and no lie reaches the cold one.
+pub trait EngineFactory {
+    /// Starts the engine under test for one arm.
+    ///
+    /// # Errors
+    /// It could not be started.
+    fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>>;
+
+    /// Starts an independent engine in its own process.
+    ///
+    /// # Errors
+    /// It could not be started.
+    fn start_cold(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>>;
+}

@@ -1,0 +1,65 @@
+//! What a run works on: checkpoints under their labels, the catalogue's placement, requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use camino::Utf8PathBuf;
+use coldproof_checkpoint::{SentinelPlan, TensorRef};
+use coldproof_contract::evidence::{CheckpointHeader, LaneName, RequiredItem};
+use coldproof_contract::routing::SourceRule;
+use coldproof_contract::words::{CheckpointLabel, Topology};
+
+use crate::requests::Requests;
+
+/// A checkpoint as it is delivered to an engine.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Its short name.
+    pub label: CheckpointLabel,
+    /// Its folder.
+    pub folder: Utf8PathBuf,
+    /// Its tensors, in file order.
+    pub tensors: Vec<TensorRef>,
+    /// Sources that must arrive.
+    pub required: Vec<String>,
+    /// Sources that may arrive and need not, such as the second name of a tied head.
+    pub allowed_missing: Vec<String>,
+}
+
+/// What a run works on.
+#[derive(Debug)]
+pub struct Inputs {
+    /// The old checkpoint, label `A`.
+    pub from: Delivery,
+    /// The new checkpoint, label `B`.
+    pub to: Delivery,
+    /// One whose every element differs from both, label `P`.
+    pub changed: Delivery,
+    /// Sentinels, one a digit.
+    pub sentinels: Vec<Delivery>,
+    /// How sentinels decode.
+    pub sentinel_plan: Option<SentinelPlan>,
+    /// The new checkpoint under other names, where the family has other names.
+    pub spellings: Vec<Delivery>,
+    /// Headers of all of them.
+    pub headers: Vec<CheckpointHeader>,
+    /// Where the catalogue expects every source.
+    pub rules: Vec<SourceRule>,
+    /// The topology asked for.
+    pub topology: Topology,
+    /// The topology of the routing lane.
+    pub routing_topology: Topology,
+    /// Lanes to run.
+    pub lanes: BTreeSet<LaneName>,
+    /// What must be proven.
+    pub required: Vec<RequiredItem>,
+    /// Fixed tokens.
+    pub requests: Requests,
+    /// The seed.
+    pub seed: u64,
+    /// The longest that any step may take.
+    pub deadline_ms: u64,
+    /// Notes that belong into the verdict.
+    pub notes: Vec<String>,
+    /// Versions and instruction set.
+    pub environment: BTreeMap<String, String>,
+}

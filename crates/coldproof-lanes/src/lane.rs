@@ -1,0 +1,82 @@
+//! What all lanes share: starting an arm's engine and naming what it is compared with.
+
+use std::time::Duration;
+
+use coldproof_contract::evidence::{ArmHeader, LaneName};
+use coldproof_contract::words::{StepName, Topology};
+
+use crate::driver::{ArmResult, Driver};
+use crate::engine::{EngineError, EngineUnderTest, Reply, StartSpec};
+use crate::factory::EngineFactory;
+use crate::inputs::Inputs;
+use crate::recorder::Recorder;
+
+/// The arm that is a cold load of the new checkpoint.
+pub const COLD: &str = "cold-b";
+
+/// Everything that a lane works with.
+pub struct Lane<'a, 'p> {
+    /// Checkpoints and requests.
+    pub inputs: &'a Inputs,
+    /// Where engines come from.
+    pub factory: &'a dyn EngineFactory,
+    /// Where evidence goes.
+    pub recorder: &'a mut Recorder<'p>,
+    /// Arms so far, in order.
+    pub arms: &'a mut Vec<ArmHeader>,
+}
+
+impl<'p> Lane<'_, 'p> {
+    /// Runs one arm from start to shutdown. However it ends, its evidence stays.
+    pub fn arm(
+        &mut self,
+        header: ArmHeader,
+        plan: impl FnOnce(&Inputs, &mut Driver<'_, 'p>) -> ArmResult<()>,
+    ) {
+        let cold = header.arm == COLD;
+        let spec = self.spec(header.topology, cold);
+        let started = match cold {
+            true => self.factory.start_cold(&spec),
+            false => self.factory.start(&spec),
+        };
+        let deadline = Duration::from_millis(self.inputs.deadline_ms);
+        let arm = header.arm.clone();
+        self.arms.push(header);
+        let (engine, error): (Box<dyn EngineUnderTest>, Option<EngineError>) = match started {
+            Ok(engine) => (engine, None),
+            Err(error) => (Box::new(crate::adapters::Absent), Some(error)),
+        };
+        let mut driver = Driver::new(engine, self.recorder, &arm, deadline);
+        let ok = driver.step(StepName::Start, |engine| match error {
+            None => engine.capabilities().map(|_| ()),
+            Some(error) => Reply::Err(error),
+        });
+        let result = ok.and_then(|()| plan(self.inputs, &mut driver));
+        crate::session::end(driver, result);
+    }
+
+    /// The cold engine has other addresses, another order of allocation and other garbage.
+    fn spec(&self, topology: Topology, cold: bool) -> StartSpec {
+        StartSpec {
+            model: self.inputs.from.folder.clone(),
+            topology,
+            seed: self.inputs.seed.wrapping_mul(2).wrapping_add(u64::from(cold)),
+            arena_base: if cold { 0x7e00_0000_0000 } else { 0x7f00_0000_0000 },
+            reversed_allocation: cold,
+            faults: Vec::new(),
+            lying: false,
+            deadline_ms: self.inputs.deadline_ms,
+        }
+    }
+
+    /// The header of an arm that is compared with the cold load.
+    #[must_use]
+    pub fn against_cold(&self, arm: &str, lane: LaneName) -> ArmHeader {
+        ArmHeader {
+            arm: arm.to_owned(),
+            lane,
+            topology: self.inputs.topology,
+            against: Some(COLD.to_owned()),
+        }
+    }
+}

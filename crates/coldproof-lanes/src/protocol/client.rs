@@ -1,0 +1,277 @@
+//! The lanes' side: an engine in another process, killed when it misses a deadline.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
+use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
+
+use super::{Answer, Request};
+use crate::engine::{
+    Capabilities, Engine, EngineError, GenerateRequest, Output, Probe, ReadBack, ReadBackRequest,
+    Reply, StartSpec, WakeTag,
+};
+
+/// How much longer than the engine's own deadline the client waits for its answer.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// An engine in another process.
+#[derive(Debug)]
+pub struct ProcessEngine {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    answers: Receiver<std::io::Result<String>>,
+    deadline: Duration,
+    ended: Option<EngineError>,
+}
+
+impl ProcessEngine {
+    /// Starts `command` and initialises the engine in it.
+    ///
+    /// # Errors
+    /// The process cannot be started, or its engine refuses.
+    pub fn start(mut command: Command, spec: &StartSpec) -> Reply<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let died = |text: String| EngineError::Died { text, kernel: None, address: None };
+        let mut child = command
+            .spawn()
+            .map_err(|error| died(format!("its process could not be started: {error}")))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or_else(|| died("it has no stdout".to_owned()))?;
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let deadline = Duration::from_millis(spec.deadline_ms);
+        let mut engine = Self { child, stdin, answers, deadline, ended: None };
+        engine.done(&Request::Initialize { spec: spec.clone() })?;
+        Ok(engine)
+    }
+
+    fn ask(&mut self, request: &Request) -> Reply<Answer> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        match self.exchange(request) {
+            Ok(Answer::Failed { error }) => {
+                if error.is_end() {
+                    self.end(error.clone());
+                }
+                Err(error)
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                self.end(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> Reply<Answer> {
+        let died = |text: String| EngineError::Died { text, kernel: None, address: None };
+        let mut line = serde_json::to_vec(request)
+            .map_err(|error| died(format!("a request could not be written: {error}")))?;
+        line.push(b'\n');
+        let stdin = self.stdin.as_mut().ok_or_else(|| died("it has no stdin".to_owned()))?;
+        stdin
+            .write_all(&line)
+            .and_then(|()| stdin.flush())
+            .map_err(|error| died(format!("its process is gone: {error}")))?;
+        match self.answers.recv_timeout(self.deadline + GRACE) {
+            Ok(Ok(line)) => serde_json::from_str(&line)
+                .map_err(|error| died(format!("its answer is not of the protocol: {error}"))),
+            Ok(Err(error)) => Err(died(format!("its answer could not be read: {error}"))),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+                Err(died(format!("its process ended ({status})")))
+            }
+            Err(RecvTimeoutError::Timeout) => Err(EngineError::Timeout {
+                deadline_ms: u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX),
+                kernel: None,
+                address: None,
+            }),
+        }
+    }
+
+    /// Ends the process; its answers are no longer waited for.
+    fn end(&mut self, error: EngineError) {
+        self.ended = Some(error);
+        self.stdin = None;
+        // A process that is gone already is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn done(&mut self, request: &Request) -> Reply<()> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn facts(&mut self, request: &Request) -> Reply<Vec<(Rank, Fact)>> {
+        match self.ask(request)? {
+            Answer::Facts { facts } => Ok(facts),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&mut self, answer: &Answer) -> EngineError {
+        let text = format!("its answer does not belong to the request: {answer:.80?}");
+        let error = EngineError::Died { text, kernel: None, address: None };
+        self.end(error.clone());
+        error
+    }
+}
+
+impl Drop for ProcessEngine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Engine for ProcessEngine {
+    fn capabilities(&mut self) -> Reply<Capabilities> {
+        match self.ask(&Request::Capabilities)? {
+            Answer::Capabilities { capabilities } => Ok(capabilities),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn set_deadline(&mut self, deadline: Duration) -> Reply<()> {
+        self.deadline = deadline;
+        let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        self.done(&Request::Deadline { ms })
+    }
+
+    fn load(&mut self, tensors: &[TensorRef]) -> Reply<()> {
+        self.done(&Request::Load { tensors: tensors.to_vec() })
+    }
+
+    fn capture(&mut self) -> Reply<()> {
+        self.done(&Request::Capture)
+    }
+
+    fn generate(&mut self, request: &GenerateRequest) -> Reply<Output> {
+        match self.ask(&Request::Generate { request: request.clone() })? {
+            Answer::Output { rows, greedy } => {
+                let row = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
+                let rows = rows.into_iter().map(|(position, bits)| (position, row(bits)));
+                Ok(Output { rows: rows.collect(), greedy })
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn pause(&mut self) -> Reply<()> {
+        self.done(&Request::Pause)
+    }
+
+    fn sleep(&mut self, level: u8) -> Reply<()> {
+        self.done(&Request::Sleep { level })
+    }
+
+    fn wake(&mut self, tag: WakeTag) -> Reply<()> {
+        self.done(&Request::Wake { tag })
+    }
+
+    fn begin(&mut self, required: &[String]) -> Reply<TransactionId> {
+        match self.ask(&Request::Begin { required: required.to_vec() })? {
+            Answer::Transaction { id } => Ok(id),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {
+        self.done(&Request::Apply { bucket: bucket.to_vec() })
+    }
+
+    fn finish(&mut self) -> Reply<()> {
+        self.done(&Request::Finish)
+    }
+
+    fn commit(&mut self) -> Reply<()> {
+        self.done(&Request::Commit)
+    }
+
+    fn abort(&mut self) -> Reply<()> {
+        self.done(&Request::Abort)
+    }
+
+    fn invalidate(&mut self) -> Reply<()> {
+        self.done(&Request::Invalidate)
+    }
+
+    fn resume(&mut self) -> Reply<()> {
+        self.done(&Request::Resume)
+    }
+
+    fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {
+        self.facts(&Request::Claims)
+    }
+
+    fn drain_claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {
+        self.facts(&Request::DrainClaims)
+    }
+
+    fn shutdown(&mut self) {
+        if self.ended.is_none() {
+            // An engine that does not answer is killed when this is dropped.
+            let _ = self.done(&Request::Shutdown);
+        }
+    }
+}
+
+impl Probe for ProcessEngine {
+    fn allocator_log(&mut self) -> Reply<Vec<(Rank, Fact)>> {
+        self.facts(&Request::AllocatorLog)
+    }
+
+    fn graph_nodes(&mut self) -> Reply<Vec<(Rank, NodeFact)>> {
+        match self.ask(&Request::Census)? {
+            Answer::Nodes { nodes } => Ok(nodes),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn launches(&mut self) -> Reply<Vec<(Rank, LaunchFact)>> {
+        match self.ask(&Request::Launches)? {
+            Answer::Launches { launches } => Ok(launches),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn read(&mut self, rank: Rank, range: ByteRange) -> Reply<Vec<u8>> {
+        match self.ask(&Request::Read { rank, range })? {
+            Answer::Bytes { bytes } => Ok(bytes),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn write(&mut self, rank: Rank, address: Address, bytes: &[u8]) -> Reply<()> {
+        self.done(&Request::Write { rank, address, bytes: bytes.to_vec() })
+    }
+
+    fn pressure(&mut self) -> Reply<()> {
+        self.done(&Request::Pressure)
+    }
+
+    fn release_pressure(&mut self) -> Reply<()> {
+        self.done(&Request::ReleasePressure)
+    }
+
+    fn read_back(&mut self, rank: Rank, requests: &[ReadBackRequest]) -> Reply<Vec<ReadBack>> {
+        match self.ask(&Request::Digest { rank, requests: requests.to_vec() })? {
+            Answer::ReadBacks { read_backs } => Ok(read_backs),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Requests and answers.
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
+use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{
+    Capabilities, EngineError, GenerateRequest, Output, ReadBack, ReadBackRequest, StartSpec,
+    WakeTag,
+};
+
+/// One line to an engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each command is a method of `Engine` or `Probe`")]
+pub enum Request {
+    Initialize { spec: StartSpec },
+    Capabilities,
+    Deadline { ms: u64 },
+    Load { tensors: Vec<TensorRef> },
+    Capture,
+    Generate { request: GenerateRequest },
+    Pause,
+    Sleep { level: u8 },
+    Wake { tag: WakeTag },
+    Begin { required: Vec<String> },
+    Apply { bucket: Vec<TensorRef> },
+    Finish,
+    Commit,
+    Abort,
+    Invalidate,
+    Resume,
+    Claims,
+    DrainClaims,
+    AllocatorLog,
+    Census,
+    Launches,
+    Read { rank: Rank, range: ByteRange },
+    Write { rank: Rank, address: Address, bytes: Vec<u8> },
+    Pressure,
+    ReleasePressure,
+    Digest { rank: Rank, requests: Vec<ReadBackRequest> },
+    Shutdown,
+}
+
+/// One line from an engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each answer is what a method of `Engine` or `Probe` returns")]
+pub enum Answer {
+    Done,
+    Failed { error: EngineError },
+    Capabilities { capabilities: Capabilities },
+    Output { rows: Vec<(u32, Vec<u32>)>, greedy: Vec<u32> },
+    Transaction { id: TransactionId },
+    Facts { facts: Vec<(Rank, Fact)> },
+    Nodes { nodes: Vec<(Rank, NodeFact)> },
+    Launches { launches: Vec<(Rank, LaunchFact)> },
+    Bytes { bytes: Vec<u8> },
+    ReadBacks { read_backs: Vec<ReadBack> },
+}
+
+impl From<Output> for Answer {
+    /// Logits travel as bits: JSON has no infinities.
+    fn from(output: Output) -> Self {
+        let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
+        let rows = output.rows.into_iter().map(|(position, row)| (position, bits(row)));
+        Self::Output { rows: rows.collect(), greedy: output.greedy }
+    }
+}

@@ -1,0 +1,10 @@
+//! The engine protocol: JSON lines over stdin and stdout, the seam for every engine that is not in
+//! this process. Tensors travel by reference (file, offset, dtype, shape).
+
+mod client;
+mod messages;
+mod server;
+
+pub use client::ProcessEngine;
+pub use messages::{Answer, Request};
+pub use server::{Starter, serve};

@@ -1,0 +1,70 @@
+//! Fixed tokens for every arm of a run.
+
+use crate::engine::{DecodeMode, GenerateRequest};
+
+/// Tokens of the main request's prompt.
+const PROMPT: u32 = 16;
+/// Tokens that are decoded one by one after it.
+const FORCED: u32 = 8;
+/// Tokens of the cache request: several blocks of any usual size.
+const CACHED: u32 = 70;
+
+/// The requests of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// Size of the vocabulary.
+    pub vocabulary: u32,
+    /// The longest sequence.
+    pub positions_max: u32,
+    /// Decoded tokens of one positive control.
+    pub control: u32,
+}
+
+impl Requests {
+    fn tokens(self, first: u32, count: u32) -> Vec<u32> {
+        let room = self.vocabulary.saturating_sub(1).max(1);
+        (first..first + count).map(|i| (7 * i + 3) % room).collect()
+    }
+
+    /// The main request: teacher-forced logits and a few greedy tokens.
+    #[must_use]
+    pub fn main(self, mode: DecodeMode) -> GenerateRequest {
+        let prompt = PROMPT.min(self.positions_max / 4).max(1);
+        let forced = FORCED.min(self.positions_max / 4);
+        GenerateRequest {
+            name: "main".to_owned(),
+            prompt: self.tokens(0, prompt),
+            forced: self.tokens(prompt, forced),
+            greedy: 4.min(self.positions_max / 4),
+            mode,
+            use_prefix_cache: false,
+        }
+    }
+
+    /// The cache request: a long prompt that the prefix cache may serve.
+    #[must_use]
+    pub fn cache(self) -> GenerateRequest {
+        let prompt = CACHED.min(self.positions_max.saturating_sub(2)).max(1);
+        GenerateRequest {
+            name: "cache".to_owned(),
+            prompt: self.tokens(1_000, prompt),
+            forced: self.tokens(1_000 + prompt, 1),
+            greedy: 0,
+            mode: DecodeMode::Eager,
+            use_prefix_cache: true,
+        }
+    }
+
+    /// The positive control: almost everything is computed by replays.
+    #[must_use]
+    pub fn control(self) -> GenerateRequest {
+        GenerateRequest {
+            name: "control".to_owned(),
+            prompt: self.tokens(0, 1),
+            forced: self.tokens(1, self.control.min(self.positions_max / 2)),
+            greedy: 0,
+            mode: DecodeMode::Graph,
+            use_prefix_cache: false,
+        }
+    }
+}

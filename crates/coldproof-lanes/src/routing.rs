@@ -1,0 +1,107 @@
+//! The routing lane: sentinels through the engine's own loaders, decoded on every rank (R32).
+
+use std::collections::BTreeMap;
+
+use coldproof_checkpoint::SentinelPlan;
+use coldproof_contract::evidence::{ArmHeader, Fact, LaneName, OriginsFact, SlotFact};
+use coldproof_contract::routing::Placement;
+use coldproof_contract::words::{
+    ByteRange, CheckpointLabel, Dtype, Rank, SlotName, StepName, Topology,
+};
+
+use crate::driver::{ArmResult, Driver};
+use crate::engine::{EngineUnderTest, Reply};
+use crate::inputs::Inputs;
+use crate::lane::Lane;
+use crate::origins::compress;
+use crate::read_back::{indices, unpack};
+use crate::session::{Order, Slots, load, look, permutation_range, slots_of, update};
+
+/// The bytes of every slot in logical order, once for each sentinel checkpoint.
+type Loads = BTreeMap<(Rank, SlotName), (Dtype, Vec<Vec<u8>>)>;
+
+/// Loads A, then every sentinel as an update, then B.
+pub(crate) fn run(lane: &mut Lane<'_, '_>) {
+    let header = ArmHeader {
+        arm: "routing".to_owned(),
+        lane: LaneName::Routing,
+        topology: lane.inputs.routing_topology,
+        against: None,
+    };
+    lane.arm(header, |inputs, driver| {
+        load(driver, &inputs.from)?;
+        let topology = inputs.routing_topology;
+        let mut at = &inputs.from.label;
+        let mut loads = Loads::new();
+        for sentinel in &inputs.sentinels {
+            update(driver, at, sentinel, None, Order::File)?;
+            at = &sentinel.label;
+            let slots = slots_of(&driver.claims()?);
+            read_slots(driver, inputs, topology, &slots, &mut loads)?;
+        }
+        if let Some(plan) = &inputs.sentinel_plan {
+            record(driver, plan, loads);
+        }
+        finish(inputs, driver, at)
+    });
+}
+
+/// Ends at B, so that every source is also compared with its file at this topology.
+fn finish(inputs: &Inputs, driver: &mut Driver<'_, '_>, at: &CheckpointLabel) -> ArmResult<()> {
+    update(driver, at, &inputs.to, None, Order::Reversed)?;
+    look(driver, &inputs.rules, inputs.routing_topology)?;
+    Ok(())
+}
+
+fn read_slots(
+    driver: &mut Driver<'_, '_>,
+    inputs: &Inputs,
+    topology: Topology,
+    slots: &Slots,
+    loads: &mut Loads,
+) -> ArmResult<()> {
+    let Ok(placement) = Placement::of(&inputs.rules, topology) else { return Ok(()) };
+    driver.step(StepName::ReadBack, |engine| {
+        for rank in topology.ranks() {
+            for (name, placed) in placement.slots(rank) {
+                let Some(slot) = slots.get(&(rank, name.clone())) else { continue };
+                if slot.logical_shape != placed.shape {
+                    continue;
+                }
+                let Some(print) = &slot.fingerprint else { continue };
+                let Some(bytes) = logical_bytes(engine, rank, slot, slots)? else { continue };
+                let key = (rank, name.clone());
+                loads.entry(key).or_insert_with(|| (print.dtype, Vec::new())).1.push(bytes);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A slot's bytes in logical order.
+fn logical_bytes(
+    engine: &mut dyn EngineUnderTest,
+    rank: Rank,
+    slot: &SlotFact,
+    slots: &Slots,
+) -> Reply<Option<Vec<u8>>> {
+    let Some(print) = &slot.fingerprint else { return Ok(None) };
+    let range = ByteRange { address: print.address, bytes: print.bytes() };
+    let stored = engine.read(rank, range)?;
+    let permutation = match permutation_range(rank, &slot.packing, slots) {
+        Some(range) => Some(indices(&engine.read(rank, range)?)),
+        None => None,
+    };
+    let size = print.dtype.bytes() as usize;
+    Ok(unpack(&stored, size, &slot.logical_shape, &slot.packing, permutation.as_deref()))
+}
+
+fn record(driver: &mut Driver<'_, '_>, plan: &SentinelPlan, loads: Loads) {
+    for ((rank, slot), (dtype, loads)) in loads {
+        let origins = plan.decode_slot(dtype, &loads).into_iter();
+        let (runs, used) = compress(origins.map(|o| o.map(|o| (o.source, o.element))));
+        let name = |index: usize| plan.sources().get(index).map(|spec| spec.name.clone());
+        let sources = used.into_iter().map(|index| name(index).unwrap_or_default()).collect();
+        driver.record(rank, Fact::Origins(OriginsFact { slot, sources, runs }));
+    }
+}

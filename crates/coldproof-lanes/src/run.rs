@@ -1,0 +1,58 @@
+//! A whole run: every lane that was asked for, one after the other.
+
+use coldproof_contract::evidence::{EngineHeader, Header, LaneName, Record, SCHEMA, Settings};
+
+use crate::engine::Capabilities;
+use crate::factory::EngineFactory;
+use crate::inputs::Inputs;
+use crate::lane::Lane;
+use crate::recorder::{Progress, Recorder};
+use crate::{caches, composite, differential, names, routing};
+
+/// Drives all lanes and returns the evidence. Nothing is judged here.
+#[must_use]
+pub fn run(
+    inputs: &Inputs,
+    engine: &Capabilities,
+    factory: &dyn EngineFactory,
+    progress: &mut dyn Progress,
+) -> Record {
+    let mut recorder = Recorder::new(progress);
+    let mut arms = Vec::new();
+    let mut lane = Lane { inputs, factory, recorder: &mut recorder, arms: &mut arms };
+    // Every lane but routing is compared with the cold load.
+    if inputs.lanes.iter().any(|lane| *lane != LaneName::Routing) {
+        differential::cold(&mut lane);
+    }
+    for name in &inputs.lanes {
+        match name {
+            LaneName::Differential => differential::warm(&mut lane),
+            LaneName::Routing => routing::run(&mut lane),
+            LaneName::Names => names::run(&mut lane),
+            LaneName::Caches => caches::run(&mut lane),
+            LaneName::Composite => composite::run(&mut lane),
+        }
+    }
+    let order: Vec<String> = arms.iter().map(|arm| arm.arm.clone()).collect();
+    let events = recorder.finish(&order);
+    let header = Header {
+        schema: SCHEMA.to_owned(),
+        seed: inputs.seed,
+        engine: EngineHeader {
+            kind: engine.kind.clone(),
+            version: engine.version.clone(),
+            topology: inputs.topology,
+        },
+        environment: inputs.environment.clone(),
+        settings: Settings {
+            required: inputs.required.clone(),
+            lanes: inputs.lanes.iter().copied().collect(),
+            modes: Default::default(),
+        },
+        checkpoints: inputs.headers.clone(),
+        arms,
+        rules: inputs.rules.clone(),
+        notes: inputs.notes.clone(),
+    };
+    Record { header, events }
+}

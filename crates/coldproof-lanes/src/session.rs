@@ -1,0 +1,238 @@
+//! What every lane does with an engine: load, take the transition, look at everything.
+
+use std::collections::BTreeMap;
+
+use coldproof_contract::digest::{self, Piece as Share, SourceKey};
+use coldproof_contract::evidence::{
+    Fact, ManifestFact, ReadBackFact, SlotFact, SourceReadBackFact,
+};
+use coldproof_contract::routing::{Placement, SourceRule};
+use coldproof_contract::words::{
+    ByteRange, CheckpointLabel, Packing, Rank, SlotKind, SlotName, StepName, Topology,
+};
+
+use crate::driver::{ArmEnded, ArmResult, Driver};
+use crate::engine::{EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
+use crate::inputs::Delivery;
+
+/// Tensors of one bucket.
+const BUCKET: usize = 16;
+
+/// In which order tensors are delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As the files have them.
+    File,
+    /// Backwards, so that halves of fused slots arrive in other buckets.
+    Reversed,
+}
+
+/// Cold load.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn load(driver: &mut Driver<'_, '_>, delivery: &Delivery) -> ArmResult<()> {
+    driver.phase("before", &delivery.label, None);
+    driver.step(StepName::Load, |engine| engine.load(&delivery.tensors))
+}
+
+/// The transition from whatever is served to `to`: eight steps with `sleep`, five without.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn update(
+    driver: &mut Driver<'_, '_>,
+    from: &CheckpointLabel,
+    to: &Delivery,
+    sleep: Option<u8>,
+    order: Order,
+) -> ArmResult<()> {
+    driver.phase(&format!("{from}>{}", to.label), &to.label, Some(from));
+    driver.step(StepName::Pause, |engine| engine.pause())?;
+    if let Some(level) = sleep {
+        driver.step(StepName::Sleep, |engine| engine.sleep(level))?;
+        driver.step(StepName::WakeWeights, |engine| engine.wake(WakeTag::Weights))?;
+    }
+    let mut tensors = to.tensors.clone();
+    if order == Order::Reversed {
+        tensors.reverse();
+    }
+    let manifest = ManifestFact {
+        origin: "caller".to_owned(),
+        checkpoint: to.label.clone(),
+        required: to.required.clone(),
+        explicitly_preserved: Vec::new(),
+        allowed_missing: to.allowed_missing.clone(),
+        delivered: tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+    };
+    driver.record(Rank::default(), Fact::Manifest(manifest));
+    driver.step(StepName::Update, |engine| {
+        engine.begin(&to.required)?;
+        tensors.chunks(BUCKET).try_for_each(|bucket| engine.apply(bucket))
+    })?;
+    driver.step(StepName::Finalize, |engine| {
+        engine.finish()?;
+        engine.commit()
+    })?;
+    if sleep.is_some() {
+        driver.step(StepName::WakeKv, |engine| engine.wake(WakeTag::KvCache))?;
+    }
+    driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
+    driver.step(StepName::Resume, |engine| engine.resume())
+}
+
+/// Slots of all ranks, as the engine registers them.
+pub(crate) type Slots = BTreeMap<(Rank, SlotName), SlotFact>;
+
+/// Keeps the slots among claims.
+#[must_use]
+pub(crate) fn slots_of(claims: &[(Rank, Fact)]) -> Slots {
+    let slots = claims.iter().filter_map(|(rank, fact)| match fact {
+        Fact::Slot(slot) => Some(((*rank, slot.slot.clone()), slot.clone())),
+        _ => None,
+    });
+    slots.collect()
+}
+
+/// Records what the engine claims, and reads every slot back: raw, by piece, and by source.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn look(
+    driver: &mut Driver<'_, '_>,
+    rules: &[SourceRule],
+    topology: Topology,
+) -> ArmResult<Slots> {
+    let slots = slots_of(&driver.claims()?);
+    let placement = Placement::of(rules, topology).ok();
+    let shapes: BTreeMap<&str, &SourceRule> =
+        rules.iter().map(|rule| (rule.source.as_str(), rule)).collect();
+    let mut facts = Vec::new();
+    let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
+    driver.step(StepName::ReadBack, |engine| {
+        for rank in topology.ranks() {
+            rank_look(engine, rank, &slots, placement.as_ref(), &shapes, &mut facts, &mut shares)?;
+        }
+        Ok(())
+    })?;
+    for (rank, fact) in facts {
+        driver.record(rank, Fact::ReadBack(fact));
+    }
+    for (source, shares) in shares {
+        let Some(rule) = shapes.get(source.as_str()) else { continue };
+        let folded = SourceKey::new(&source, rule.dtype, &rule.shape)
+            .map_err(|error| error.to_string())
+            .and_then(|key| digest::fold(&key, &shares).map_err(|error| error.to_string()));
+        let (digest, problem) = match folded {
+            Ok(digest) => (Some(digest), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let fact = SourceReadBackFact { source, digest, problem };
+        driver.record(Rank::default(), Fact::SourceReadBack(fact));
+    }
+    Ok(slots)
+}
+
+fn rank_look(
+    engine: &mut dyn EngineUnderTest,
+    rank: Rank,
+    slots: &Slots,
+    placement: Option<&Placement>,
+    rules: &BTreeMap<&str, &SourceRule>,
+    facts: &mut Vec<(Rank, ReadBackFact)>,
+    shares: &mut BTreeMap<String, Vec<Share>>,
+) -> Reply<()> {
+    let own = slots.iter().filter(|((r, _), slot)| *r == rank && is_compared(slot.slot_kind));
+    let (names, requests): (Vec<&SlotName>, Vec<ReadBackRequest>) = own
+        .filter_map(|((_, name), slot)| Some((name, request(rank, slot, slots, placement, rules)?)))
+        .unzip();
+    for ((name, request), read) in
+        names.into_iter().zip(&requests).zip(engine.read_back(rank, &requests)?)
+    {
+        for (piece, share) in request.pieces.iter().zip(read.shares) {
+            shares.entry(piece.source.clone()).or_default().push(share);
+        }
+        let fact = ReadBackFact {
+            slot: name.clone(),
+            address: request.address,
+            content: read.content,
+            pieces: read.pieces,
+            padding_written: read.padding_written,
+        };
+        facts.push((rank, fact));
+    }
+    Ok(())
+}
+
+/// Scratch is overwritten by every forward, and what is opaque has no bytes.
+const fn is_compared(kind: SlotKind) -> bool {
+    matches!(kind, SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived | SlotKind::Alias)
+}
+
+fn request(
+    rank: Rank,
+    slot: &SlotFact,
+    slots: &Slots,
+    placement: Option<&Placement>,
+    rules: &BTreeMap<&str, &SourceRule>,
+) -> Option<ReadBackRequest> {
+    let print = slot.fingerprint.as_ref()?;
+    let permutation = permutation_range(rank, &slot.packing, slots);
+    let placed = placement.and_then(|placement| placement.slot(rank, &slot.slot));
+    let placed = placed.filter(|placed| {
+        let same_dtype = placed.pieces.iter().all(|piece| {
+            rules.get(piece.source.as_str()).is_some_and(|rule| rule.dtype == print.dtype)
+        });
+        placed.shape == slot.logical_shape && same_dtype
+    });
+    let pieces = placed.map_or_else(Vec::new, |placed| {
+        let pieces = placed.pieces.iter().filter_map(|placed| {
+            Some(ReadBackPiece {
+                source: placed.source.clone(),
+                source_shape: rules.get(placed.source.as_str())?.shape.clone(),
+                piece: placed.piece.clone(),
+            })
+        });
+        pieces.collect()
+    });
+    Some(ReadBackRequest {
+        address: print.address,
+        dtype: print.dtype,
+        logical_shape: slot.logical_shape.clone(),
+        packing: slot.packing.clone(),
+        permutation,
+        zero_fill: placed.is_some_and(|placed| !placed.padding.is_empty()),
+        pieces,
+    })
+}
+
+/// Where the permutation of a permuted slot lies.
+#[must_use]
+pub(crate) fn permutation_range(rank: Rank, packing: &Packing, slots: &Slots) -> Option<ByteRange> {
+    let Packing::ColumnsPermuted { permutation } = packing else { return None };
+    let slot = slots.get(&(rank, permutation.clone()))?;
+    let print = slot.fingerprint.as_ref()?;
+    Some(ByteRange { address: print.address, bytes: print.bytes() })
+}
+
+/// Records the nodes of all captured graphs.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn capture(driver: &mut Driver<'_, '_>) -> ArmResult<()> {
+    let nodes = driver.step(StepName::Capture, |engine| {
+        engine.capture()?;
+        engine.graph_nodes()
+    })?;
+    for (rank, node) in nodes {
+        driver.record(rank, Fact::Node(node));
+    }
+    Ok(())
+}
+
+/// An arm that ended early leaves its evidence and nothing else.
+pub(crate) fn end(driver: Driver<'_, '_>, result: Result<(), ArmEnded>) {
+    // The evidence holds the reason; the checks read it from there.
+    drop(result);
+    driver.finish();
+}

@@ -1,0 +1,204 @@
+//! Paged KV blocks with a prefix cache.
+//!
+//! As in vLLM, a block that no request holds stays cached until it is handed out again; free blocks
+//! are handed out oldest first. The contents live in each rank's arena; this table lives once,
+//! with the scheduler.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use coldproof_contract::words::Generation;
+
+use super::BlockKey;
+
+/// What `invalidate` does to the prefix cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Invalidation {
+    /// Empties it; keys carry the generation too.
+    #[default]
+    Empty,
+    /// Keeps entries; keys carry the generation, so that old ones are out of reach.
+    KeepKeyed,
+    /// Keeps entries under keys that name no generation.
+    KeepUnkeyed,
+}
+
+/// No block is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the KV cache has {blocks} blocks and none is free; shorten the request or start the engine \
+     with more blocks"
+)]
+pub(crate) struct OutOfBlocks {
+    /// Blocks of the cache.
+    pub(crate) blocks: u32,
+}
+
+/// Which blocks are held, free and cached.
+#[derive(Debug)]
+pub(crate) struct KvBlocks {
+    holders: Vec<u32>,
+    keys: Vec<Option<(BlockKey, Generation)>>,
+    free: VecDeque<u32>,
+    cached: BTreeMap<BlockKey, u32>,
+    block_size: usize,
+    invalidation: Invalidation,
+    /// The generation that the cache acknowledges.
+    generation: Generation,
+    hits: u64,
+}
+
+impl KvBlocks {
+    /// The block that unused entries of a block table name; no request ever holds it.
+    const PADDING: u32 = 0;
+
+    /// A cache of `blocks` blocks of `block_size` tokens, all free but the padding block.
+    pub(crate) fn new(blocks: u32, block_size: usize, invalidation: Invalidation) -> Self {
+        Self {
+            holders: vec![0; blocks as usize],
+            keys: vec![None; blocks as usize],
+            free: (Self::PADDING + 1..blocks).collect(),
+            cached: BTreeMap::new(),
+            block_size,
+            invalidation,
+            generation: Generation(0),
+            hits: 0,
+        }
+    }
+
+    fn key_generation(&self, current: Generation) -> Option<Generation> {
+        (self.invalidation != Invalidation::KeepUnkeyed).then_some(current)
+    }
+
+    /// Takes the cached blocks of the longest known prefix of `tokens`, at least one token short
+    /// of all of them: the last token must be computed to have logits.
+    pub(crate) fn take_prefix(&mut self, tokens: &[u32], current: Generation) -> Vec<u32> {
+        let reusable = tokens.len().saturating_sub(1);
+        let generation = self.key_generation(current);
+        let keys = BlockKey::chain(&tokens[..reusable], self.block_size, generation);
+        let mut blocks = Vec::new();
+        for key in keys {
+            let Some(&block) = self.cached.get(&key) else { break };
+            self.hold(block);
+            blocks.push(block);
+        }
+        self.hits += blocks.len() as u64;
+        blocks
+    }
+
+    fn hold(&mut self, block: u32) {
+        let holders = &mut self.holders[block as usize];
+        if *holders == 0 {
+            self.free.retain(|&free| free != block);
+        }
+        *holders += 1;
+    }
+
+    /// Hands out a block; what was cached in it is forgotten.
+    pub(crate) fn take(&mut self) -> Result<u32, OutOfBlocks> {
+        let blocks = self.holders.len() as u32;
+        let block = self.free.pop_front().ok_or(OutOfBlocks { blocks })?;
+        if let Some((key, _)) = self.keys[block as usize].take() {
+            self.cached.remove(&key);
+        }
+        self.holders[block as usize] = 1;
+        Ok(block)
+    }
+
+    /// Caches the full blocks of `tokens`, which `blocks` hold, and gives all of them back.
+    pub(crate) fn release(&mut self, blocks: &[u32], cache: Option<(&[u32], Generation)>) {
+        if let Some((tokens, current)) = cache {
+            let generation = self.key_generation(current);
+            let keys = BlockKey::chain(tokens, self.block_size, generation);
+            for (key, &block) in keys.into_iter().zip(blocks) {
+                if self.keys[block as usize].is_none() && !self.cached.contains_key(&key) {
+                    self.cached.insert(key, block);
+                    self.keys[block as usize] = Some((key, current));
+                }
+            }
+        }
+        // Last block first: the beginning of a prompt is the part most likely to be asked again.
+        for &block in blocks.iter().rev() {
+            let holders = &mut self.holders[block as usize];
+            *holders = holders.saturating_sub(1);
+            if *holders == 0 {
+                self.free.push_back(block);
+            }
+        }
+    }
+
+    /// Answers an update to `generation`.
+    pub(crate) fn invalidate(&mut self, generation: Generation) {
+        self.generation = generation;
+        if self.invalidation == Invalidation::Empty {
+            self.forget();
+        }
+    }
+
+    /// Forgets every entry: the memory behind them is gone.
+    pub(crate) fn forget(&mut self) {
+        self.cached.clear();
+        self.keys.fill(None);
+    }
+
+    /// The generation that the cache last acknowledged.
+    pub(crate) const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Entries that a request at the acknowledged generation could reach.
+    pub(crate) fn entries(&self) -> u64 {
+        let unkeyed = self.invalidation == Invalidation::KeepUnkeyed;
+        let reachable = |generation: Generation| unkeyed || generation == self.generation;
+        self.keys.iter().flatten().filter(|(_, generation)| reachable(*generation)).count() as u64
+    }
+
+    /// Blocks reused since the last call.
+    pub(crate) fn take_hits(&mut self) -> u64 {
+        std::mem::take(&mut self.hits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Generation = Generation(1);
+    const TWO: Generation = Generation(2);
+
+    fn warmed(invalidation: Invalidation) -> KvBlocks {
+        let mut blocks = KvBlocks::new(6, 2, invalidation);
+        let held = [blocks.take().expect("free"), blocks.take().expect("free")];
+        blocks.release(&held, Some((&[1, 2, 3, 4], ONE)));
+        blocks
+    }
+
+    #[test]
+    fn the_last_token_is_always_computed() {
+        let mut blocks = warmed(Invalidation::Empty);
+        assert_eq!(blocks.take_prefix(&[1, 2, 3, 4], ONE).len(), 1);
+        assert_eq!(blocks.take_prefix(&[1, 2, 3, 4, 5], ONE).len(), 2);
+        assert_eq!(blocks.take_hits(), 3);
+    }
+
+    #[test]
+    fn a_reused_block_is_no_longer_cached() {
+        let mut blocks = warmed(Invalidation::Empty);
+        for _ in 0..5 {
+            blocks.take().expect("free");
+        }
+        assert_eq!(blocks.take(), Err(OutOfBlocks { blocks: 6 }));
+        assert_eq!(blocks.entries(), 0);
+    }
+
+    #[test]
+    fn only_unkeyed_entries_are_reached_by_other_weights() {
+        for (invalidation, reached) in
+            [(Invalidation::Empty, 0), (Invalidation::KeepKeyed, 0), (Invalidation::KeepUnkeyed, 2)]
+        {
+            let mut blocks = warmed(invalidation);
+            blocks.invalidate(TWO);
+            assert_eq!(blocks.entries(), reached as u64);
+            assert_eq!(blocks.take_prefix(&[1, 2, 3, 4, 5], TWO).len(), reached);
+        }
+    }
+}

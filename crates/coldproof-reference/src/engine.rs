@@ -1,0 +1,315 @@
+//! The façade: commands, claims and probes of one engine.
+//!
+//! Every call is synchronous and ends by the deadline. Commands change the engine, claims are what
+//! it says of itself, probes observe it past that.
+
+mod claims;
+mod config;
+mod control;
+mod core;
+mod error;
+mod probe;
+mod request;
+mod serve;
+mod update;
+
+use std::sync::Arc;
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::evidence::Fact;
+use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
+
+pub use config::EngineConfig;
+pub use error::EngineError;
+pub use probe::Canceller;
+pub use request::{GenerateRequest, Mode, Output};
+
+pub(crate) use self::core::Core;
+
+use crate::faults::lying::Liar;
+
+/// An inference engine that is right, unless it was started with faults.
+#[derive(Debug)]
+pub struct Engine {
+    core: Core,
+    liar: Option<Liar>,
+}
+
+/// Commands.
+impl Engine {
+    /// Starts every rank, with nothing loaded.
+    ///
+    /// # Errors
+    /// A topology that does not divide the model, or a configuration that cannot be built.
+    pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
+        let liar = if config.lying { Some(Liar::start(&config)?) } else { None };
+        Ok(Self { core: Core::start(config)?, liar })
+    }
+
+    /// How long any later call may take.
+    pub fn set_deadline(&mut self, deadline: std::time::Duration) {
+        let set = |core: &mut Core| {
+            core.set_deadline(deadline);
+            Ok::<(), EngineError>(())
+        };
+        // Setting a value cannot fail.
+        let _ = self.command(set);
+    }
+
+    /// Loads a whole checkpoint in one transaction, in place where there was one before, and
+    /// empties every cache.
+    ///
+    /// # Errors
+    /// A source that is missing, unknown, repeated or misshapen; an engine that is serving.
+    pub fn load(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        self.command(|core| core.load(tensors))
+    }
+
+    /// Captures the decode graphs `decode-1`, `decode-2` and `decode-4`.
+    ///
+    /// # Errors
+    /// Nothing is loaded, or graphs are captured already.
+    pub fn capture(&mut self) -> Result<(), EngineError> {
+        self.command(Core::capture)
+    }
+
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// The engine is not serving, or the request does not fit it.
+    pub fn generate(&mut self, request: &GenerateRequest) -> Result<Output, EngineError> {
+        let mut outputs = self.generate_batch(std::slice::from_ref(request))?;
+        Ok(outputs.pop().unwrap_or_default())
+    }
+
+    /// Serves requests together, one row each in every decode step.
+    ///
+    /// # Errors
+    /// The engine is not serving, or a request does not fit it.
+    pub fn generate_batch(
+        &mut self,
+        requests: &[GenerateRequest],
+    ) -> Result<Vec<Output>, EngineError> {
+        self.command(|core| core.generate(requests))
+    }
+
+    /// Admits no more requests.
+    ///
+    /// # Errors
+    /// It is paused already.
+    pub fn pause(&mut self) -> Result<(), EngineError> {
+        self.command(Core::pause)
+    }
+
+    /// Gives device memory back: level 1 keeps weights and buffers on the host, level 2 keeps
+    /// nothing. Both drop the KV cache.
+    ///
+    /// # Errors
+    /// It is serving, asleep, or in a transaction.
+    pub fn sleep(&mut self, level: u8) -> Result<(), EngineError> {
+        self.command(|core| core.sleep(level))
+    }
+
+    /// Takes device memory back at the old addresses, by tag: `weights`, then `kv_cache`.
+    ///
+    /// # Errors
+    /// An unknown tag, or one that is in memory.
+    pub fn wake(&mut self, tag: &str) -> Result<(), EngineError> {
+        self.command(|core| core.wake(tag))
+    }
+
+    /// Opens an update of all weights that promises these sources. With no names it promises what
+    /// the model needs.
+    ///
+    /// # Errors
+    /// It is serving, asleep or in a transaction, or a promised source is none of the model's.
+    pub fn begin(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
+        self.command(|core| core.begin(promised))
+    }
+
+    /// Writes a bucket of whole tensors; they may come in any order over any number of calls.
+    ///
+    /// # Errors
+    /// A tensor that is unknown, misshapen, repeated or not promised, or cannot be read. After the
+    /// first write the transaction has then failed for good.
+    pub fn apply(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        self.command(|core| core.apply(tensors))
+    }
+
+    /// Runs every layer's post-load, in place.
+    ///
+    /// # Errors
+    /// Sources are missing; the transaction has then failed.
+    pub fn finish(&mut self) -> Result<(), EngineError> {
+        self.command(Core::finish)
+    }
+
+    /// Makes the finished update the generation that is served.
+    ///
+    /// # Errors
+    /// It is not finished.
+    pub fn commit(&mut self) -> Result<Generation, EngineError> {
+        self.command(Core::commit)
+    }
+
+    /// Gives the open transaction up. Before the first write the old weights stand; after it only
+    /// a full load leads on.
+    ///
+    /// # Errors
+    /// None is open.
+    pub fn abort(&mut self) -> Result<(), EngineError> {
+        self.command(Core::abort)
+    }
+
+    /// Lets every cache answer the committed generation.
+    ///
+    /// # Errors
+    /// A transaction is open or failed.
+    pub fn invalidate(&mut self) -> Result<(), EngineError> {
+        self.command(Core::invalidate)
+    }
+
+    /// Admits requests again.
+    ///
+    /// # Errors
+    /// A transaction is open or failed, weights are not in memory, or caches are of another
+    /// generation.
+    pub fn resume(&mut self) -> Result<(), EngineError> {
+        self.command(Core::resume)
+    }
+
+    /// The ranks that it was started with.
+    #[must_use]
+    pub const fn topology(&self) -> Topology {
+        self.core.config.topology
+    }
+
+    /// Ends the engine.
+    pub fn shutdown(&mut self) {
+        self.core.end("it was shut down");
+        self.liar = None;
+    }
+
+    fn command<T>(
+        &mut self,
+        command: impl Fn(&mut Core) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        if let Some(liar) = &mut self.liar {
+            liar.follow(&command);
+        }
+        command(&mut self.core)
+    }
+}
+
+/// Claims.
+impl Engine {
+    /// Slots, configuration, caches and generation, as the engine states them now.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        match &mut self.liar {
+            Some(liar) => liar.claims(),
+            None => self.core.claims(),
+        }
+    }
+
+    /// Applications, post-load stages, receipts and remarks that the engine states, since the last
+    /// call.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn drain_claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        match &mut self.liar {
+            Some(liar) => liar.drain_claims(),
+            None => self.core.drain_claims(),
+        }
+    }
+}
+
+/// Probes. An engine that ended still answers what its allocators and traces had seen.
+impl Engine {
+    /// Allocations, frees, maps and unmaps since the last call.
+    ///
+    /// # Errors
+    /// A rank does not answer.
+    pub fn allocator_log(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        self.core.allocator_log()
+    }
+
+    /// Nodes of graphs captured since the last call.
+    ///
+    /// # Errors
+    /// A rank does not answer.
+    pub fn graph_nodes(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        self.core.graph_nodes()
+    }
+
+    /// Kernels that ran since the last call.
+    ///
+    /// # Errors
+    /// A rank does not answer.
+    pub fn launches(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        self.core.launches()
+    }
+
+    /// Device bytes, whoever owns them.
+    ///
+    /// # Errors
+    /// No memory backs them, or the engine has ended.
+    pub fn read(
+        &mut self,
+        rank: Rank,
+        address: Address,
+        bytes: u64,
+    ) -> Result<Vec<u8>, EngineError> {
+        self.core.read(rank, address, bytes)
+    }
+
+    /// Overwrites device bytes, whoever owns them.
+    ///
+    /// # Errors
+    /// No memory backs them, or the engine has ended.
+    pub fn write(&mut self, rank: Rank, address: Address, bytes: &[u8]) -> Result<(), EngineError> {
+        self.core.write(rank, address, bytes)
+    }
+
+    /// Lets another owner take and fill all free memory until it is released. Gives its bytes.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn pressure(&mut self) -> Result<u64, EngineError> {
+        self.core.pressure()
+    }
+
+    /// Frees what [`Engine::pressure`] took; what it wrote stays.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn release_pressure(&mut self) -> Result<(), EngineError> {
+        self.core.release_pressure()
+    }
+
+    /// Fills all free memory with garbage.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn poison_free(&mut self) -> Result<(), EngineError> {
+        self.core.poison_free()
+    }
+
+    /// Replays a graph on whatever its inputs hold, in whatever state the engine is. Over unmapped
+    /// memory this is an illegal access that ends the engine.
+    ///
+    /// # Errors
+    /// There is no such graph, or a device died.
+    pub fn replay(&mut self, graph: &str) -> Result<(), EngineError> {
+        self.core.replay(graph)
+    }
+
+    /// A handle that ends every wait of this engine from another thread.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.core.cancel))
+    }
+}

@@ -1,0 +1,67 @@
+//! What the engine says of itself.
+
+use coldproof_contract::evidence::{CacheFact, ClaimFact, Fact, StateFact};
+use coldproof_contract::words::{Policy, Rank};
+
+use super::EngineError;
+use super::core::Core;
+use crate::kernels::PANEL_COLUMNS;
+use crate::loader::HookKind;
+use crate::ranks::Worker;
+
+impl Core {
+    /// Slots, configuration, caches and generation, as they are now.
+    pub(crate) fn claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        let (generation, block_size) = (self.machine.generation(), self.config.block_size);
+        let eager = self.captured.is_empty();
+        let mut facts = self.facts(move |worker| {
+            let mut facts = worker.slot_facts();
+            facts.push(state("engine", "block_size", &block_size.to_string()));
+            facts.push(state("engine", "enforce_eager", &eager.to_string()));
+            facts.extend(worker.kernel_facts());
+            let (what, value) = ("generation".to_owned(), generation.0.to_string());
+            facts.push(Fact::Claim(ClaimFact { what, value }));
+            facts
+        })?;
+        let cache = CacheFact {
+            cache: "prefix-kv".to_owned(),
+            generation: self.blocks.generation(),
+            entries: self.blocks.entries(),
+            hits: self.blocks.take_hits(),
+        };
+        facts.push((Rank::tensor(0), Fact::Cache(cache)));
+        Ok(facts)
+    }
+
+    /// Applications, post-load stages, receipts and remarks since the last call.
+    pub(crate) fn drain_claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
+        self.facts(|worker| std::mem::take(&mut worker.claims))
+    }
+}
+
+impl Worker {
+    fn slot_facts(&self) -> Vec<Fact> {
+        let device = format!("arena:{}", self.shard.rank);
+        self.slots.facts(&device).into_iter().map(Fact::Slot).collect()
+    }
+
+    /// Which kernel each layer with post-load runs on.
+    fn kernel_facts(&self) -> Vec<Fact> {
+        let kernel = |kind: &HookKind| match kind {
+            HookKind::Rotary { .. } => "rope.f32_table".to_owned(),
+            HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
+            HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
+            HookKind::Widen { .. } => "rms_norm_f32".to_owned(),
+        };
+        self.hooks.iter().map(|hook| state(&hook.layer, "kernel", &kernel(&hook.kind))).collect()
+    }
+}
+
+fn state(owner: &str, name: &str, value: &str) -> Fact {
+    Fact::State(StateFact {
+        owner: owner.to_owned(),
+        name: name.to_owned(),
+        value: value.to_owned(),
+        policy: Policy::Preserve,
+    })
+}

@@ -1,0 +1,197 @@
+//! One engine: its ranks, its transaction machine, its KV cache.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use coldproof_contract::evidence::Fact;
+use coldproof_contract::transaction::Machine;
+use coldproof_contract::words::Rank;
+
+use super::{EngineConfig, EngineError};
+use crate::arena::{ArenaConfig, Placement};
+use crate::caches::KvBlocks;
+use crate::collective::Collective;
+use crate::faults::{Faults, invalidation};
+use crate::loader::Shard;
+use crate::models::{Dims, KvShape};
+use crate::ranks::{Failure, Ranks, Worker, WorkerConfig};
+
+/// What can still be read off an engine that ended.
+#[derive(Debug, Default)]
+pub(super) struct Remains {
+    pub(super) log: Vec<(Rank, Fact)>,
+    pub(super) launches: Vec<(Rank, Fact)>,
+    pub(super) nodes: Vec<(Rank, Fact)>,
+}
+
+/// An engine that says of itself what it believes.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) config: EngineConfig,
+    pub(super) dims: Arc<Dims>,
+    ranks: Option<Ranks>,
+    pub(super) cancel: Arc<AtomicBool>,
+    pub(super) machine: Machine,
+    pub(super) blocks: KvBlocks,
+    pub(super) paused: bool,
+    /// Rows of the captured graphs.
+    pub(super) captured: Vec<usize>,
+    /// Sources that the open transaction promised; empty where nothing was promised.
+    pub(super) promised: Vec<String>,
+    pub(super) remains: Remains,
+    ended: Option<String>,
+}
+
+impl Core {
+    /// How long any later call may take.
+    pub(crate) const fn set_deadline(&mut self, deadline: std::time::Duration) {
+        self.config.deadline = deadline;
+    }
+
+    /// Starts every rank, with nothing loaded.
+    pub(crate) fn start(config: EngineConfig) -> Result<Self, EngineError> {
+        let dims = Arc::new(Dims::from(&config.model));
+        config.check(&dims)?;
+        let cancel = Arc::new(AtomicBool::new(false));
+        let faults = Faults::new(&config.faults);
+        let workers = start_workers(&config, &dims, &faults, &cancel)
+            .map_err(|failure| EngineError::of(failure, 0))?;
+        let ranks = Ranks::start(workers, Arc::clone(&cancel)).map_err(|error| {
+            EngineError::refused(format!("cannot start a thread for every rank: {error}"))
+        })?;
+        let block_size = config.block_size as usize;
+        Ok(Self {
+            blocks: KvBlocks::new(config.kv_blocks, block_size, invalidation(&faults)),
+            config,
+            dims,
+            ranks: Some(ranks),
+            cancel,
+            machine: Machine::new(),
+            paused: false,
+            captured: Vec::new(),
+            promised: Vec::new(),
+            remains: Remains::default(),
+            ended: None,
+        })
+    }
+
+    /// Lets every rank do the same. A failure that is no refusal ends the engine.
+    pub(super) fn each<T, F>(&mut self, call: F) -> Result<Vec<T>, EngineError>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Worker) -> Result<T, Failure> + Send + Sync + 'static,
+    {
+        let deadline = self.config.deadline;
+        let answer = self.ranks()?.each(deadline, call);
+        answer.map_err(|failure| self.failed(failure))
+    }
+
+    /// Lets one rank do something.
+    pub(super) fn one<T, F>(&mut self, rank: Rank, call: F) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Worker) -> Result<T, Failure> + Send + 'static,
+    {
+        let size = self.config.topology.size();
+        let index = self.config.topology.index(rank);
+        if index >= size {
+            return Err(EngineError::refused(format!("there is no rank {rank} of {size}")));
+        }
+        let deadline = self.config.deadline;
+        let answer = self.ranks()?.one(index as usize, deadline, call);
+        answer.map_err(|failure| self.failed(failure))
+    }
+
+    /// Facts of every rank, in rank order.
+    pub(super) fn facts<F>(&mut self, call: F) -> Result<Vec<(Rank, Fact)>, EngineError>
+    where
+        F: Fn(&mut Worker) -> Vec<Fact> + Send + Sync + 'static,
+    {
+        let all = self.each(move |worker| Ok((worker.rank, call(worker))))?;
+        Ok(flatten(all))
+    }
+
+    /// Whether the engine has ended.
+    pub(super) const fn is_ended(&self) -> bool {
+        self.ranks.is_none()
+    }
+
+    /// Ends the engine; every later call says why.
+    pub(crate) fn end(&mut self, why: &str) {
+        if let Some(mut ranks) = self.ranks.take() {
+            ranks.end();
+        }
+        self.ended.get_or_insert_with(|| why.to_owned());
+    }
+
+    fn ranks(&self) -> Result<&Ranks, EngineError> {
+        self.ranks.as_ref().ok_or_else(|| {
+            let why = self.ended.as_deref().unwrap_or("it was shut down");
+            EngineError::refused(format!("the engine has ended: {why}; start another one"))
+        })
+    }
+
+    fn failed(&mut self, failure: Failure) -> EngineError {
+        let deadline = u64::try_from(self.config.deadline.as_millis()).unwrap_or(u64::MAX);
+        let lost = matches!(failure, Failure::Late { .. } | Failure::Lost { .. });
+        let error = EngineError::of(failure, deadline);
+        if error.ends() {
+            if !lost {
+                self.keep_remains();
+            }
+            self.end(&error.to_string());
+        }
+        error
+    }
+
+    /// A dead device still answers what its allocator and its trace have seen.
+    fn keep_remains(&mut self) {
+        let Some(ranks) = &self.ranks else { return };
+        let drained = ranks.each(self.config.deadline, |worker| {
+            let launches = worker.device.drain_launches().into_iter().map(Fact::Launch).collect();
+            let nodes = std::mem::take(&mut worker.uncounted);
+            Ok((worker.rank, worker.device.drain_log(), launches, nodes))
+        });
+        for (rank, log, launches, nodes) in drained.unwrap_or_default() {
+            self.remains.log.extend(log.into_iter().map(|fact| (rank, fact)));
+            self.remains.launches.extend(tagged(rank, launches));
+            self.remains.nodes.extend(tagged(rank, nodes));
+        }
+    }
+}
+
+fn tagged(rank: Rank, facts: Vec<Fact>) -> impl Iterator<Item = (Rank, Fact)> {
+    facts.into_iter().map(move |fact| (rank, fact))
+}
+
+fn flatten(all: Vec<(Rank, Vec<Fact>)>) -> Vec<(Rank, Fact)> {
+    all.into_iter().flat_map(|(rank, facts)| tagged(rank, facts)).collect()
+}
+
+fn start_workers(
+    config: &EngineConfig,
+    dims: &Arc<Dims>,
+    faults: &Faults,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Vec<Worker>, Failure> {
+    let placement =
+        if config.reversed_allocation { Placement::Reversed } else { Placement::Forward };
+    let ranks = u64::from(config.topology.tp);
+    let ends = Collective::group(config.topology.size() as usize);
+    let start = |(rank, collective): (Rank, Collective)| {
+        Worker::new(WorkerConfig {
+            rank,
+            shard: Shard { rank: u64::from(rank.tp), ranks },
+            dims: Arc::clone(dims),
+            kv: KvShape {
+                blocks: u64::from(config.kv_blocks),
+                block_size: u64::from(config.block_size),
+            },
+            arena: ArenaConfig { base: config.arena_base, seed: config.seed, placement },
+            faults: faults.clone(),
+            collective,
+            cancel: Arc::clone(cancel),
+        })
+    };
+    config.topology.ranks().zip(ends).map(start).collect()
+}

@@ -1,0 +1,37 @@
+//! What is asked of an engine, and what it answers.
+
+/// How rows after the prompt are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every kernel is launched.
+    #[default]
+    Eager,
+    /// A captured graph is replayed.
+    Graph,
+}
+
+/// A request with fixed tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GenerateRequest {
+    /// Its name in the launch trace.
+    pub name: String,
+    /// Tokens that are computed at once; at least one.
+    pub prompt: Vec<u32>,
+    /// Tokens that follow, one step each, whatever the model would have chosen.
+    pub forced: Vec<u32>,
+    /// How rows after the prompt are computed.
+    pub mode: Mode,
+    /// Whether blocks of the prefix cache are reused, and left behind.
+    pub use_prefix_cache: bool,
+    /// Tokens that the model then chooses: the largest logit, of equals the lowest token.
+    pub greedy_tokens: usize,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    /// Logits after the prompt and after each forced token, by the position of that token.
+    pub rows: Vec<(u32, Vec<f32>)>,
+    /// Tokens that the model chose.
+    pub greedy: Vec<u32>,
+}

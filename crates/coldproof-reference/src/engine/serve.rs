@@ -1,0 +1,219 @@
+//! Requests: a prompt at once, then one token a step for all of a batch.
+
+use std::sync::Arc;
+
+use super::EngineError;
+use super::core::Core;
+use super::request::{GenerateRequest, Mode, Output};
+use crate::caches::OutOfBlocks;
+use crate::ranks::Step;
+
+/// A request that is being served.
+struct Active<'a> {
+    request: &'a GenerateRequest,
+    /// Tokens whose keys and values are computed.
+    tokens: Vec<u32>,
+    /// The blocks that hold them.
+    blocks: Vec<u32>,
+    /// Logits after the last of them.
+    last: Vec<f32>,
+    output: Output,
+}
+
+impl Active<'_> {
+    /// The token of the next step, or nothing where the request is answered.
+    fn next(&mut self) -> Option<u32> {
+        let decoded = self.tokens.len() - self.request.prompt.len();
+        if let Some(&forced) = self.request.forced.get(decoded) {
+            return Some(forced);
+        }
+        if self.output.greedy.len() == self.request.greedy_tokens {
+            return None;
+        }
+        let token = largest(&self.last);
+        self.output.greedy.push(token);
+        (self.output.greedy.len() < self.request.greedy_tokens).then_some(token)
+    }
+
+    /// Takes in the logits after token `token`.
+    fn advance(&mut self, token: u32, logits: Vec<f32>) {
+        let position = self.tokens.len() as u32;
+        if self.tokens.len() < self.request.prompt.len() + self.request.forced.len() {
+            self.output.rows.push((position, logits.clone()));
+        }
+        self.tokens.push(token);
+        self.last = logits;
+    }
+}
+
+/// The token of the largest logit, of equals the lowest.
+fn largest(logits: &[f32]) -> u32 {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (token, &logit) in (0..).zip(logits) {
+        if logit > best.1 {
+            best = (token, logit);
+        }
+    }
+    best.0
+}
+
+impl From<OutOfBlocks> for EngineError {
+    fn from(error: OutOfBlocks) -> Self {
+        Self::refused(error.to_string())
+    }
+}
+
+impl Core {
+    /// Serves requests together. Prompts are computed one by one, eagerly, as far as the prefix
+    /// cache does not hold them.
+    pub(crate) fn generate(
+        &mut self,
+        requests: &[GenerateRequest],
+    ) -> Result<Vec<Output>, EngineError> {
+        self.check_serving("generate")?;
+        self.check_requests(requests)?;
+        let mut active: Vec<Active<'_>> = requests
+            .iter()
+            .map(|request| Active {
+                request,
+                tokens: Vec::new(),
+                blocks: Vec::new(),
+                last: Vec::new(),
+                output: Output::default(),
+            })
+            .collect();
+        let served = self.serve(&mut active);
+        for sequence in &active {
+            let cached = sequence.request.use_prefix_cache && served.is_ok();
+            let cache = cached.then_some((sequence.tokens.as_slice(), self.machine.generation()));
+            self.blocks.release(&sequence.blocks, cache);
+        }
+        served?;
+        Ok(active.into_iter().map(|sequence| sequence.output).collect())
+    }
+
+    fn serve(&mut self, active: &mut [Active<'_>]) -> Result<(), EngineError> {
+        for sequence in &mut *active {
+            self.prefill(sequence)?;
+        }
+        loop {
+            let mut stepping: Vec<(&mut Active<'_>, u32)> = Vec::new();
+            for sequence in &mut *active {
+                if let Some(token) = sequence.next() {
+                    stepping.push((sequence, token));
+                }
+            }
+            if stepping.is_empty() {
+                return Ok(());
+            }
+            self.decode(stepping)?;
+        }
+    }
+
+    fn prefill(&mut self, sequence: &mut Active<'_>) -> Result<(), EngineError> {
+        let request = sequence.request;
+        if request.use_prefix_cache {
+            let generation = self.machine.generation();
+            sequence.blocks = self.blocks.take_prefix(&request.prompt, generation);
+        }
+        let known = sequence.blocks.len() * self.config.block_size as usize;
+        let all = request.prompt.len();
+        self.cover(sequence, all)?;
+        let step = Step {
+            request: request.name.clone(),
+            ids: request.prompt.iter().skip(known).map(|&token| token as i32).collect(),
+            positions: (known as i32..all as i32).collect(),
+            tables: vec![table(&sequence.blocks)],
+            one_sequence: true,
+        };
+        let logits = self.step(step, Mode::Eager)?.pop().unwrap_or_default();
+        sequence.output.rows.push((all as u32 - 1, logits.clone()));
+        sequence.tokens.clone_from(&request.prompt);
+        sequence.last = logits;
+        Ok(())
+    }
+
+    fn decode(&mut self, mut stepping: Vec<(&mut Active<'_>, u32)>) -> Result<(), EngineError> {
+        let names = stepping.iter().map(|(sequence, _)| sequence.request.name.as_str());
+        let graph = stepping.iter().all(|(sequence, _)| sequence.request.mode == Mode::Graph);
+        let mut step = Step {
+            request: names.collect::<Vec<_>>().join("+"),
+            ids: Vec::new(),
+            positions: Vec::new(),
+            tables: Vec::new(),
+            one_sequence: false,
+        };
+        for (sequence, token) in &mut stepping {
+            let position = sequence.tokens.len();
+            self.cover(sequence, position + 1)?;
+            step.ids.push(*token as i32);
+            step.positions.push(position as i32);
+            step.tables.push(table(&sequence.blocks));
+        }
+        let rows = self.step(step, if graph { Mode::Graph } else { Mode::Eager })?;
+        for ((sequence, token), logits) in stepping.into_iter().zip(rows) {
+            sequence.advance(token, logits);
+        }
+        Ok(())
+    }
+
+    /// Takes blocks until they hold `tokens` tokens.
+    fn cover(&mut self, sequence: &mut Active<'_>, tokens: usize) -> Result<(), EngineError> {
+        while sequence.blocks.len() * (self.config.block_size as usize) < tokens {
+            sequence.blocks.push(self.blocks.take()?);
+        }
+        Ok(())
+    }
+
+    /// One forward on every rank; all have the same logits.
+    fn step(&mut self, step: Step, mode: Mode) -> Result<Vec<Vec<f32>>, EngineError> {
+        let step = Arc::new(step);
+        let mut all = self.each(move |worker| {
+            let logits = match mode {
+                Mode::Eager => worker.run_eager(&step)?,
+                Mode::Graph => worker.replay(&step)?,
+            };
+            Ok(if worker.shard.rank == 0 { logits } else { Vec::new() })
+        })?;
+        Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(0) })
+    }
+
+    fn check_requests(&self, requests: &[GenerateRequest]) -> Result<(), EngineError> {
+        let refused = |text: String| Err(EngineError::refused(text));
+        let replayed = requests.iter().all(|request| request.mode == Mode::Graph);
+        let largest = self.captured.iter().copied().max().unwrap_or(0);
+        if replayed && requests.len() > largest {
+            return refused(format!(
+                "the largest captured graph has {largest} rows and the batch {}; call `capture` \
+                 first, or send fewer",
+                requests.len()
+            ));
+        }
+        for request in requests {
+            let name = &request.name;
+            if request.prompt.is_empty() {
+                return refused(format!("request `{name}` has an empty prompt; give it a token"));
+            }
+            let mut tokens = request.prompt.iter().chain(&request.forced);
+            let vocabulary = self.dims.vocabulary;
+            if let Some(token) = tokens.find(|&&token| u64::from(token) >= vocabulary) {
+                return refused(format!(
+                    "request `{name}` has token {token}; the vocabulary has {vocabulary}"
+                ));
+            }
+            let length = request.prompt.len() + request.forced.len() + request.greedy_tokens;
+            let most = self.dims.max_positions;
+            if length as u64 > most {
+                return refused(format!(
+                    "request `{name}` has {length} tokens; the model has {most} positions"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A block table as kernels read it. Blocks and tokens are far below 2^31: the arena holds them.
+fn table(blocks: &[u32]) -> Vec<i32> {
+    blocks.iter().map(|&block| block as i32).collect()
+}

@@ -1,0 +1,248 @@
+//! Loads and updates: one transaction each.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::evidence::{Fact, ReceiptFact};
+use coldproof_contract::transaction::{MachineError, Phase, Scope, State};
+use coldproof_contract::words::{Generation, TransactionId};
+
+use super::EngineError;
+use super::core::Core;
+use crate::loader::Load;
+use crate::ranks::{Failure, Worker};
+
+/// Names that a message lists before it only counts.
+const LISTED: usize = 5;
+
+impl From<MachineError> for EngineError {
+    fn from(error: MachineError) -> Self {
+        Self::refused(error.to_string())
+    }
+}
+
+impl Core {
+    /// Loads a whole checkpoint, committed and with empty caches.
+    pub(crate) fn load(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        self.open(&[])?;
+        self.apply(tensors)?;
+        self.finish()?;
+        let generation = self.commit()?;
+        self.blocks.forget();
+        self.acknowledge(generation)
+    }
+
+    /// Opens an update of all weights that promises these sources; of none, it promises what the
+    /// model needs.
+    pub(crate) fn begin(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
+        if self.machine.generation() == Generation(0) {
+            return Err(EngineError::refused(
+                "nothing is loaded that could be updated; call `load`",
+            ));
+        }
+        self.open(promised)
+    }
+
+    fn open(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
+        let reload = self.machine.generation() > Generation(0);
+        if reload && !self.paused {
+            return Err(EngineError::refused("the engine is serving; call `pause` before a load"));
+        }
+        let names = promised.to_vec();
+        self.each(move |worker| worker.admit_names(&names))?;
+        let id = self.machine.next_id();
+        self.machine.begin(id, Scope::Full)?;
+        self.promised = promised.to_vec();
+        let generation = Generation(self.machine.generation().0 + 1);
+        self.each(move |worker| worker.begin(Load::new(id, generation, reload)))?;
+        Ok(id)
+    }
+
+    /// Writes a bucket of tensors. A tensor that is refused fails the transaction, for good once
+    /// anything was written.
+    pub(crate) fn apply(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        let id = self.writable("apply")?;
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        let written = self.apply_to(id, tensors);
+        written.map_err(|error| self.fail(id, error))
+    }
+
+    fn apply_to(&mut self, id: TransactionId, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        self.check_promise(tensors)?;
+        let bucket = tensors.to_vec();
+        self.each(move |worker| worker.admit(&bucket))?;
+        self.machine.apply(id)?;
+        for tensor in tensors {
+            let bytes = tensor.read().map_err(|error| EngineError::refused(error.to_string()))?;
+            let (name, bytes) = (tensor.name.clone(), Arc::new(bytes));
+            self.each(move |worker| worker.apply(&name, &bytes))?;
+        }
+        Ok(())
+    }
+
+    fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        if self.promised.is_empty() {
+            return Ok(());
+        }
+        let stray = tensors.iter().find(|tensor| !self.promised.contains(&tensor.name));
+        stray.map_or(Ok(()), |tensor| {
+            let name = &tensor.name;
+            Err(EngineError::refused(format!(
+                "`{name}` was not promised when the transaction began; promise it or leave it out"
+            )))
+        })
+    }
+
+    /// Post-load of every layer, once everything arrived.
+    pub(crate) fn finish(&mut self) -> Result<(), EngineError> {
+        let id = self.writable("finish")?;
+        let finished = self.finish_open(id);
+        finished.map_err(|error| self.fail(id, error))
+    }
+
+    fn finish_open(&mut self, id: TransactionId) -> Result<(), EngineError> {
+        let promised = std::mem::take(&mut self.promised);
+        self.each(move |worker| worker.check_complete(&promised))?;
+        self.machine.finalize(id)?;
+        self.each(Worker::post_load)?;
+        Ok(self.machine.verify(id)?)
+    }
+
+    /// Makes what was finished the generation that is served.
+    pub(crate) fn commit(&mut self) -> Result<Generation, EngineError> {
+        let id = self.open_id("commit")?;
+        let generation = self.machine.commit(id)?;
+        self.each(|worker| worker.close(true))?;
+        Ok(generation)
+    }
+
+    /// Gives the open transaction up.
+    pub(crate) fn abort(&mut self) -> Result<(), EngineError> {
+        let id = self.open_id("abort")?;
+        self.machine.abort(id)?;
+        self.promised.clear();
+        self.each(|worker| worker.close(false))?;
+        Ok(())
+    }
+
+    /// The open transaction, if it still takes writes. A late call changes nothing.
+    fn writable(&self, event: &'static str) -> Result<TransactionId, EngineError> {
+        match self.machine.state() {
+            State::Open { id, phase: phase @ (Phase::Finalizing | Phase::Verifying), .. } => {
+                Err(MachineError::Order { event, id, phase }.into())
+            }
+            _ => self.open_id(event),
+        }
+    }
+
+    fn open_id(&self, event: &str) -> Result<TransactionId, EngineError> {
+        match self.machine.state() {
+            State::Open { id, .. } => Ok(id),
+            State::Idle | State::Vacant => Err(EngineError::refused(format!(
+                "{event} without a transaction; call `begin` first"
+            ))),
+            State::Failed { id } => Err(MachineError::Failed { failed: id }.into()),
+        }
+    }
+
+    /// The transaction is given up because of `error`, which is what the caller hears.
+    fn fail(&mut self, id: TransactionId, error: EngineError) -> EngineError {
+        // The machine refuses only an abort of what is not open; then there is nothing to do.
+        let _ = self.machine.abort(id);
+        self.promised.clear();
+        if !self.is_ended() {
+            let _ = self.each(|worker| worker.close(false));
+        }
+        error
+    }
+}
+
+impl Worker {
+    fn admit_names(&mut self, names: &[String]) -> Result<(), Failure> {
+        let known = |name: &String| {
+            self.catalogue.source(name).is_some() || self.catalogue.repeated_by(name).is_some()
+        };
+        match names.iter().find(|name| !known(name)) {
+            Some(name) => Err(Failure::Refused(format!(
+                "no layer of this model takes the promised tensor `{name}`; leave it out"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, load: Load) -> Result<(), Failure> {
+        self.load = Some(load);
+        self.expect_post_load()
+    }
+
+    /// Whether a bucket may be written: every name, type, shape and length fits, and nothing comes
+    /// twice.
+    fn admit(&mut self, tensors: &[TensorRef]) -> Result<(), Failure> {
+        let mut names = BTreeSet::new();
+        let mut parts = BTreeSet::new();
+        for tensor in tensors {
+            self.catalogue.admit(tensor)?;
+            let name = tensor.name.as_str();
+            let filled = self.catalogue.source(name).map(|source| source.parts.clone());
+            let filled = filled.unwrap_or_default();
+            let before = self.load()?.filled_by(&filled).map(str::to_owned);
+            let within = filled.iter().any(|part| !parts.insert(*part));
+            if !names.insert(name) || within || self.load()?.received(name) {
+                return Err(twice(name, name));
+            }
+            if let Some(before) = before {
+                return Err(twice(name, &before));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everything that the model needs, and everything that was promised, arrived.
+    fn check_complete(&mut self, promised: &[String]) -> Result<(), Failure> {
+        let load = self.load()?;
+        let missing = load.missing(self.catalogue.parts());
+        if !missing.is_empty() {
+            let listed = missing.iter().take(LISTED).map(|name| format!("`{name}`"));
+            let listed = listed.collect::<Vec<_>>().join(", ");
+            let rest = missing.len().saturating_sub(LISTED);
+            let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+            return Err(Failure::Refused(format!(
+                "{} sources are missing: {listed}{more}; load all of them again",
+                missing.len()
+            )));
+        }
+        let absent = promised.iter().find(|name| !load.received(name));
+        absent.map_or(Ok(()), |name| {
+            Err(Failure::Refused(format!("`{name}` was promised and did not arrive; load again")))
+        })
+    }
+
+    /// Ends the load and gives this rank's receipt of it.
+    fn close(&mut self, committed: bool) -> Result<(), Failure> {
+        let Some(load) = self.load.take() else { return Ok(()) };
+        if committed {
+            self.claim("generation", &load.generation.0.to_string());
+        }
+        let generation = Generation(load.generation.0 - u64::from(!committed));
+        self.claims.push(Fact::Receipt(ReceiptFact {
+            transaction: load.transaction,
+            generation,
+            applications: load.applications,
+            buffered: load.buffered(),
+            unrouted: load.unrouted,
+            committed,
+        }));
+        Ok(())
+    }
+}
+
+fn twice(name: &str, before: &str) -> Failure {
+    Failure::Refused(if name == before {
+        format!("`{name}` comes twice in this transaction; send each source once")
+    } else {
+        format!("`{name}` fills what `{before}` filled already; send one spelling of each source")
+    })
+}

@@ -1,0 +1,73 @@
+//! Room 3: a loader of another phase, and a count that is full though a source is missing.
+
+use coldproof_contract::words::{Packing, Span};
+
+use super::{FaultId, Variant};
+use crate::loader::{HeadPart, Layout, Move, Source, convert_slot, write_moves};
+use crate::ranks::{Failure, Worker};
+
+/// F3.06: takes k and v of its layer. Says whether it took the source.
+pub(crate) fn apply_head_rows(
+    worker: &mut Worker,
+    name: &str,
+    part: HeadPart,
+    source: &Source,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let slot = worker.slots[source.slot].spec.name.0.clone();
+    let Some(variant) = worker.fault_on(FaultId::F3_06, &slot) else { return Ok(false) };
+    let steps = worker.pieces(source);
+    match (variant, part) {
+        (Variant::Faulty, HeadPart::Key) => {
+            for _ in 0..2 {
+                worker.write(name, source, &steps, bytes)?;
+            }
+        }
+        (Variant::Faulty, HeadPart::Value) => {}
+        (Variant::Twin, HeadPart::Key) => {
+            let halves: Vec<Move> = steps.iter().flat_map(halves).collect();
+            worker.write(name, source, &halves, bytes)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The two halves of a move along its rows.
+fn halves(step: &Move) -> Vec<Move> {
+    let (Some(&from), Some(&to)) = (step.source.0.first(), step.slot.0.first()) else {
+        return vec![step.clone()];
+    };
+    let middle = from.len() / 2;
+    let cut = |first: u64, last: u64| Move {
+        source: step.source.clone().with(0, Span::new(from.start + first, from.start + last)),
+        slot: step.slot.clone().with(0, Span::new(to.start + first, to.start + last)),
+    };
+    vec![cut(0, middle), cut(middle, from.len())]
+}
+
+/// F3.01: takes expert rows of its slot. Says whether it took the source.
+pub(crate) fn write_experts(
+    worker: &mut Worker,
+    name: &str,
+    source: &Source,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let slot = worker.slots[source.slot].spec.clone();
+    let Some(variant) = worker.fault_on(FaultId::F3_01, &slot.name.0) else { return Ok(false) };
+    let Packing::Panels { width } = slot.packing else { return Ok(false) };
+    let panels = Layout::Panels(width as usize);
+    let steps = worker.pieces(source);
+    let packed = worker.slots[source.slot].runtime;
+    if packed && variant == Variant::Twin {
+        convert_slot(&mut worker.device, &worker.slots, source.slot, &panels, &Layout::Plain)?;
+    }
+    let from = (source.shape.as_slice(), bytes);
+    let Worker { device, slots, .. } = worker;
+    write_moves(device, slots, source.slot, &Layout::Plain, &steps, from)?;
+    if packed && variant == Variant::Twin {
+        convert_slot(&mut worker.device, &worker.slots, source.slot, &Layout::Plain, &panels)?;
+    }
+    worker.record(name, source.slot, &steps)?;
+    Ok(true)
+}

@@ -1,0 +1,304 @@
+//! Ways to make the engine wrong, each with its nearest correct twin.
+//!
+//! A fault is the bug of one row of the weight-reload RFC, in one object, from the second load on.
+//! Its twin reaches the right bytes by another path than the engine's own, close to the fault's.
+
+mod caches;
+mod derived;
+mod lifecycle;
+pub(crate) mod lying;
+mod names;
+mod routing;
+mod state;
+mod storage;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use caches::invalidation;
+pub(crate) use derived::widen_norm;
+pub(crate) use lifecycle::{apply_head_rows, write_experts};
+pub(crate) use names::take_fused;
+pub(crate) use routing::replicated_pieces;
+pub(crate) use state::restore_rotary;
+pub(crate) use storage::{bind_permutation, reset_workspace};
+
+/// A fault of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum FaultId {
+    /// Kernel-owned scratch rebound.
+    #[serde(rename = "F1.05")]
+    F1_05,
+    /// A permutation hidden in a closure rebound.
+    #[serde(rename = "F1.08")]
+    F1_08,
+    /// A copy in another dtype not refreshed.
+    #[serde(rename = "F2.01")]
+    F2_01,
+    /// A loader of the layout before post-load.
+    #[serde(rename = "F3.01")]
+    F3_01,
+    /// One source applied twice, another never.
+    #[serde(rename = "F3.06")]
+    F3_06,
+    /// A buffer copied back from garbage.
+    #[serde(rename = "F4.02")]
+    F4_02,
+    /// A replicated parameter cut like a sharded one.
+    #[serde(rename = "F5.01")]
+    F5_01,
+    /// Fused keys skipped in silence.
+    #[serde(rename = "F6.02")]
+    F6_02,
+    /// A prefix cache that outlives its weights.
+    #[serde(rename = "F7.02")]
+    F7_02,
+}
+
+/// The wrong behaviour or its nearest correct one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// Wrong.
+    Faulty,
+    /// Right, by another path than the engine's own.
+    Twin,
+}
+
+/// A fault that is switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultSwitch {
+    /// Which.
+    pub id: FaultId,
+    /// Wrong, or its twin.
+    pub variant: Variant,
+}
+
+/// How experts must be spelled for a fault to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// Either.
+    Any,
+    /// `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`, all experts in one source.
+    Fused,
+}
+
+/// What is known of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRow {
+    /// Which.
+    pub id: FaultId,
+    /// The room of its category, as in `coldproof_contract`.
+    pub room: &'static str,
+    /// The slot, source or cache that goes wrong.
+    pub object: &'static str,
+    /// The finding code that it must give.
+    pub code: &'static str,
+    /// The family that it needs, or nothing where any will do.
+    pub family: Option<&'static str>,
+    /// The fewest tensor-parallel ranks that show it.
+    pub min_tp: u32,
+    /// The spelling of the update that it needs.
+    pub spelling: Spelling,
+    /// What goes wrong.
+    pub fault: &'static str,
+    /// How the twin does it.
+    pub twin: &'static str,
+}
+
+/// Every fault, by id.
+pub const FAULTS: [FaultRow; 9] = [
+    FaultRow {
+        id: FaultId::F1_05,
+        room: "storage",
+        object: "model.layers.0.self_attn.o_proj/kernel.workspace",
+        code: "slot-rebound",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "post-load of a reload binds a new workspace and frees the captured one",
+        twin: "makes a new workspace, copies it into the bound one and frees the new one",
+    },
+    FaultRow {
+        id: FaultId::F1_08,
+        room: "storage",
+        object: "model.layers.0.self_attn.o_proj/kernel.act_perm",
+        code: "address-stale",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "post-load of a reload hides a new permutation in a closure and frees the captured \
+                one; the registry still names the old one",
+        twin: "makes a new permutation, copies it into the bound one and frees the new one",
+    },
+    FaultRow {
+        id: FaultId::F2_01,
+        room: "derived",
+        object: "model.norm/kernel.weight_f32",
+        code: "derived-stale",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "the f32 copy of the final norm is made by the first load only",
+        twin: "widens into a temporary block and copies that into the bound one",
+    },
+    FaultRow {
+        id: FaultId::F3_01,
+        room: "lifecycle",
+        object: "model.layers.0.mlp.experts.w13_weight",
+        code: "loader-stale",
+        family: Some("qwen3_moe"),
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "the loader of a reload writes rows as if the storage were not packed yet",
+        twin: "unpacks the storage, writes rows and packs it again",
+    },
+    FaultRow {
+        id: FaultId::F3_06,
+        room: "lifecycle",
+        object: "model.layers.0.self_attn.qkv_proj.weight",
+        code: "application-missing",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "a reload applies k_proj twice and v_proj never; the count is full",
+        twin: "applies k_proj in two halves",
+    },
+    FaultRow {
+        id: FaultId::F4_02,
+        room: "state",
+        object: "model.rotary_emb.cos_sin_cache",
+        code: "state-lost",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "a reload copies the rotary table back from memory that never held it",
+        twin: "copies the same garbage back, then computes the table again",
+    },
+    FaultRow {
+        id: FaultId::F5_01,
+        room: "routing",
+        object: "model.layers.0.mlp.gate.weight",
+        code: "shard-misplaced",
+        family: Some("qwen3_moe"),
+        min_tp: 2,
+        spelling: Spelling::Any,
+        fault: "a reload cuts the replicated router by the global rank, not by its layer's",
+        twin: "asks the layer for its rank at every load",
+    },
+    FaultRow {
+        id: FaultId::F6_02,
+        room: "names",
+        object: "model.layers.0.mlp.experts.gate_up_proj",
+        code: "source-unrouted",
+        family: Some("qwen3_moe"),
+        min_tp: 1,
+        spelling: Spelling::Fused,
+        fault: "a reload skips fused expert keys in silence and reports success",
+        twin: "splits a fused source into one source an expert and applies those",
+    },
+    FaultRow {
+        id: FaultId::F7_02,
+        room: "caches",
+        object: "prefix-kv",
+        code: "cache-stale",
+        family: None,
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "invalidation keeps the prefix cache, whose keys name no generation",
+        twin: "invalidation keeps the prefix cache, whose keys name the generation",
+    },
+];
+
+impl FaultId {
+    /// What is known of it.
+    #[must_use]
+    pub fn row(self) -> &'static FaultRow {
+        // The table has one row a variant, in order: a test counts them.
+        &FAULTS[self as usize]
+    }
+
+    /// The id as users write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::F1_05 => "F1.05",
+            Self::F1_08 => "F1.08",
+            Self::F2_01 => "F2.01",
+            Self::F3_01 => "F3.01",
+            Self::F3_06 => "F3.06",
+            Self::F4_02 => "F4.02",
+            Self::F5_01 => "F5.01",
+            Self::F6_02 => "F6.02",
+            Self::F7_02 => "F7.02",
+        }
+    }
+}
+
+impl fmt::Display for FaultId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// No fault has that id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no fault `{id}`; these exist: {known}")]
+pub struct UnknownFault {
+    /// What was asked.
+    pub id: String,
+    /// All ids, comma separated.
+    pub known: String,
+}
+
+impl FromStr for FaultId {
+    type Err = UnknownFault;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFault> {
+        let found = FAULTS.iter().map(|row| row.id).find(|id| id.as_str() == text);
+        found.ok_or_else(|| UnknownFault {
+            id: text.to_owned(),
+            known: FAULTS.map(|row| row.id.as_str()).join(", "),
+        })
+    }
+}
+
+/// The faults that one engine has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults(Vec<FaultSwitch>);
+
+impl Faults {
+    /// These switches; of several for one fault the first counts.
+    pub(crate) fn new(switches: &[FaultSwitch]) -> Self {
+        Self(switches.to_vec())
+    }
+
+    /// Whether and how a fault is switched on.
+    pub(crate) fn of(&self, id: FaultId) -> Option<Variant> {
+        self.0.iter().find(|switch| switch.id == id).map(|switch| switch.variant)
+    }
+
+    /// How a fault is switched on for its one object.
+    pub(crate) fn on(&self, id: FaultId, object: &str) -> Option<Variant> {
+        (id.row().object == object).then(|| self.of(id)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_the_row_of_its_id() {
+        for row in &FAULTS {
+            assert_eq!(row.id.row(), row);
+            assert_eq!(row.id.as_str().parse(), Ok(row.id));
+        }
+        assert!(FAULTS.is_sorted_by_key(|row| row.id));
+        assert_eq!(FaultId::F7_02 as usize + 1, FAULTS.len());
+        let error = "F9.99".parse::<FaultId>().expect_err("no such fault");
+        assert!(error.to_string().contains("F1.05, F1.08"), "{error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Room 1: storage that a captured graph retains is replaced.
+
+use coldproof_contract::words::Address;
+
+use super::{FaultId, Variant};
+use crate::arena::Allocation;
+use crate::loader::bind;
+use crate::ranks::{Failure, Worker};
+use crate::slots::SlotId;
+
+/// Clears a kernel's scratch, in place unless F1.05 says otherwise.
+pub(crate) fn reset_workspace(worker: &mut Worker, workspace: SlotId) -> Result<(), Failure> {
+    let zeros = vec![0; worker.slots[workspace].spec.bytes() as usize];
+    let name = worker.slots[workspace].spec.name.0.clone();
+    let variant = worker.fault_on(FaultId::F1_05, &name);
+    match (variant, worker.slots[workspace].storage) {
+        (Some(Variant::Faulty), Some(old)) => {
+            let new = fresh(worker, &old, &zeros, &name)?;
+            worker.device.free(old.storage)?;
+            worker.slots[workspace].storage = Some(new);
+            Ok(())
+        }
+        (Some(Variant::Twin), Some(old)) => replace_by_copy(worker, &old, &zeros, &name),
+        _ => {
+            let address = bind(&mut worker.device, &mut worker.slots, workspace)?;
+            Ok(worker.device.write(address, &zeros)?)
+        }
+    }
+}
+
+/// Stores the order of a weight's columns, in place unless F1.08 says otherwise.
+pub(crate) fn bind_permutation(
+    worker: &mut Worker,
+    permutation: SlotId,
+    order: &[i32],
+) -> Result<(), Failure> {
+    let bytes: &[u8] = bytemuck::cast_slice(order);
+    let name = worker.slots[permutation].spec.name.0.clone();
+    let variant = worker.fault_on(FaultId::F1_08, &name);
+    match (variant, worker.slots[permutation].storage) {
+        (Some(Variant::Faulty), Some(registered)) => {
+            let old = worker.slots[permutation].hidden.unwrap_or(registered);
+            let new = fresh(worker, &old, bytes, &name)?;
+            worker.device.free(old.storage)?;
+            worker.slots[permutation].hidden = Some(new);
+            Ok(())
+        }
+        (Some(Variant::Twin), Some(old)) => replace_by_copy(worker, &old, bytes, &name),
+        _ => {
+            let address = bind(&mut worker.device, &mut worker.slots, permutation)?;
+            Ok(worker.device.write(address, bytes)?)
+        }
+    }
+}
+
+/// A new block beside an old one, with these bytes.
+fn fresh(
+    worker: &mut Worker,
+    old: &Allocation,
+    bytes: &[u8],
+    purpose: &str,
+) -> Result<Allocation, Failure> {
+    let new = worker.device.alloc(old.region, old.bytes, purpose)?;
+    worker.device.write(new.address, bytes)?;
+    Ok(new)
+}
+
+/// Makes a new block, copies it into the bound one and frees it.
+fn replace_by_copy(
+    worker: &mut Worker,
+    old: &Allocation,
+    bytes: &[u8],
+    purpose: &str,
+) -> Result<(), Failure> {
+    let new = fresh(worker, old, bytes, purpose)?;
+    copy(worker, new.address, old.address, old.bytes)?;
+    Ok(worker.device.free(new.storage)?)
+}
+
+/// Copies device bytes.
+pub(super) fn copy(
+    worker: &mut Worker,
+    from: Address,
+    to: Address,
+    bytes: u64,
+) -> Result<(), Failure> {
+    let copied = worker.device.read(from, bytes)?.to_vec();
+    Ok(worker.device.write(to, &copied)?)
+}

@@ -1,0 +1,128 @@
+//! Kernels that treat each element alone.
+
+use coldproof_contract::evidence::ArgFact;
+use coldproof_contract::words::Address;
+
+use super::args::{Args, WORD_BYTES};
+use super::{Context, Op};
+use crate::device::DeviceError;
+
+/// `y = silu(gate) * up` with gate and up side by side in each row.
+#[derive(Clone, Debug)]
+pub struct SiluMul {
+    /// F32 `[m, 2 * width]`: gate, then up.
+    pub gate_up: Address,
+    /// F32 `[m, width]`.
+    pub y: Address,
+    /// Rows (tokens, or tokens times experts).
+    pub m: usize,
+    /// Width of one half.
+    pub width: usize,
+}
+
+impl Op for SiluMul {
+    fn name(&self) -> &'static str {
+        "silu_mul"
+    }
+
+    fn args(&self) -> Vec<ArgFact> {
+        Args::default()
+            .read(self.gate_up, &[self.m, 2, self.width], WORD_BYTES)
+            .write(self.y, &[self.m, self.width], WORD_BYTES)
+            .done()
+    }
+
+    fn rows(&self) -> usize {
+        self.m
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
+        let gate_up = context.f32s(self.gate_up, &[self.m, 2, self.width])?;
+        let mut y = Vec::with_capacity(gate_up.len() / 2);
+        for row in gate_up.chunks_exact((2 * self.width).max(1)) {
+            let (gate, up) = row.split_at(self.width);
+            y.extend(gate.iter().zip(up).map(|(&gate, &up)| silu(gate) * up));
+        }
+        context.put(self.y, &y)
+    }
+}
+
+fn silu(value: f32) -> f32 {
+    value / (1.0 + libm::expf(-value))
+}
+
+/// `y = a + b`. `y` may be either.
+#[derive(Clone, Debug)]
+pub struct Add {
+    /// F32 `[m, width]`.
+    pub a: Address,
+    /// F32 `[m, width]`.
+    pub b: Address,
+    /// F32 `[m, width]`.
+    pub y: Address,
+    /// Rows (tokens).
+    pub m: usize,
+    /// Width of a row.
+    pub width: usize,
+}
+
+impl Op for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn args(&self) -> Vec<ArgFact> {
+        let shape = [self.m, self.width];
+        Args::default()
+            .read(self.a, &shape, WORD_BYTES)
+            .read(self.b, &shape, WORD_BYTES)
+            .write(self.y, &shape, WORD_BYTES)
+            .done()
+    }
+
+    fn rows(&self) -> usize {
+        self.m
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
+        let a = context.f32s(self.a, &[self.m, self.width])?;
+        let b = context.f32s(self.b, &[self.m, self.width])?;
+        let y: Vec<f32> = a.iter().zip(b).map(|(a, b)| a + b).collect();
+        context.put(self.y, &y)
+    }
+}
+
+/// Copies bytes within the device.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// From here.
+    pub source: Address,
+    /// To here.
+    pub target: Address,
+    /// How many bytes.
+    pub bytes: usize,
+    /// Rows (tokens) that these bytes are of.
+    pub rows: usize,
+}
+
+impl Op for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn args(&self) -> Vec<ArgFact> {
+        Args::default()
+            .read(self.source, &[self.bytes], 1)
+            .write(self.target, &[self.bytes], 1)
+            .done()
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
+        let bytes = context.u8s(self.source, self.bytes)?.to_vec();
+        context.put(self.target, &bytes)
+    }
+}

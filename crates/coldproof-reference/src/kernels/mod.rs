@@ -1,0 +1,169 @@
+//! Kernels: all that a forward does. Each is a plain value of raw addresses and dimensions, so
+//! that a captured graph keeps addresses as a CUDA graph does.
+//!
+//! Weights are bf16, widened a tile at a time at use; activations, keys, values and sums are f32.
+//! Every sum has one fixed order that does not depend on the batch, the threads or the cut into
+//! ranks: K is cut into equal fixed blocks, each summed in 16 lanes, and blocks are added along
+//! one balanced binary tree of which a rank owns a subtree. A kernel computes into registers and
+//! writes at its end; dimensions are elements, sizes are bytes.
+
+mod args;
+mod attention;
+mod collectives;
+mod context;
+mod elementwise;
+mod embed;
+mod experts;
+mod kv;
+mod linear;
+mod linear_permuted;
+mod matmul;
+mod norm;
+mod rope;
+mod router;
+
+use coldproof_contract::evidence::ArgFact;
+
+pub use attention::PagedAttention;
+pub use collectives::{AllReduce, Gather, SelectRows};
+pub use elementwise::{Add, Copy, SiluMul};
+pub use embed::Embed;
+pub use experts::{ExpertLinear, ExpertStage, MoeCombine};
+pub use kv::{KvWrite, Paging, Tables};
+pub use linear::Linear;
+pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
+pub use matmul::PANEL_COLUMNS;
+pub use norm::{NormWeight, RmsNorm};
+pub use rope::Rope;
+pub use router::RouterTopK;
+
+pub(crate) use context::Context;
+
+use crate::device::DeviceError;
+
+/// What the device runs.
+trait Op {
+    /// The name in evidence and errors.
+    fn name(&self) -> &'static str;
+    /// Every pointer, with the exact extent that the kernel may touch there.
+    fn args(&self) -> Vec<ArgFact>;
+    /// Rows (tokens) that it computes.
+    fn rows(&self) -> usize;
+    /// Computes.
+    fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError>;
+}
+
+/// One launch: a kernel with its arguments.
+#[derive(Clone, Debug)]
+pub enum Kernel {
+    /// Rows of the embedding table.
+    Embed(Embed),
+    /// The owner's row of each token, from all ranks.
+    SelectRows(SelectRows),
+    /// Root-mean-square norm.
+    RmsNorm(RmsNorm),
+    /// Matrix product.
+    Linear(Linear),
+    /// Matrix product with permuted columns and a workspace of locks.
+    LinearPermuted(LinearPermuted),
+    /// Norms of q and k, and rotary embedding.
+    Rope(Rope),
+    /// Keys and values into the paged cache.
+    KvWrite(KvWrite),
+    /// Attention over the paged cache.
+    PagedAttention(PagedAttention),
+    /// `silu(gate) * up`.
+    SiluMul(SiluMul),
+    /// Sum of two.
+    Add(Add),
+    /// Bytes from one place to another.
+    Copy(Copy),
+    /// The experts of each token.
+    RouterTopK(RouterTopK),
+    /// Matrix products with stacked, packed experts.
+    ExpertLinear(ExpertLinear),
+    /// Weighted sum over experts.
+    MoeCombine(MoeCombine),
+    /// Sum over ranks.
+    AllReduce(AllReduce),
+    /// Columns of all ranks side by side.
+    Gather(Gather),
+}
+
+impl Kernel {
+    /// The name in evidence, for example `linear`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.op().name()
+    }
+
+    /// Every pointer argument, in order, with its exact extent in bytes.
+    #[must_use]
+    pub fn args(&self) -> Vec<ArgFact> {
+        self.op().args()
+    }
+
+    /// Rows (tokens) that the kernel computes.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.op().rows() as u64
+    }
+
+    pub(crate) fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
+        self.op().run(context)
+    }
+
+    fn op(&self) -> &dyn Op {
+        match self {
+            Self::Embed(op) => op,
+            Self::SelectRows(op) => op,
+            Self::RmsNorm(op) => op,
+            Self::Linear(op) => op,
+            Self::LinearPermuted(op) => op,
+            Self::Rope(op) => op,
+            Self::KvWrite(op) => op,
+            Self::PagedAttention(op) => op,
+            Self::SiluMul(op) => op,
+            Self::Add(op) => op,
+            Self::Copy(op) => op,
+            Self::RouterTopK(op) => op,
+            Self::ExpertLinear(op) => op,
+            Self::MoeCombine(op) => op,
+            Self::AllReduce(op) => op,
+            Self::Gather(op) => op,
+        }
+    }
+}
+
+/// `From` for each kernel, so that `device.launch(Linear { … }.into())` reads well.
+macro_rules! kernel_from {
+    ($($kernel:ident),* $(,)?) => {
+        $(impl From<$kernel> for Kernel {
+            fn from(op: $kernel) -> Self {
+                Self::$kernel(op)
+            }
+        })*
+    };
+}
+
+kernel_from!(
+    Embed,
+    SelectRows,
+    RmsNorm,
+    Linear,
+    LinearPermuted,
+    Rope,
+    KvWrite,
+    PagedAttention,
+    SiluMul,
+    Add,
+    Copy,
+    RouterTopK,
+    ExpertLinear,
+    MoeCombine,
+    AllReduce,
+    Gather,
+);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! What a kernel says of its arguments is what it does with them.
+
+use coldproof_contract::evidence::ArgAccess;
+
+use super::*;
+use crate::kernels::{
+    Add, AllReduce, Copy, Embed, ExpertLinear, ExpertStage, Gather, KvWrite, Linear,
+    LinearPermuted, MoeCombine, NormWeight, PagedAttention, Paging, RmsNorm, Rope, RouterTopK,
+    SelectRows, SiluMul, Tables,
+};
+
+/// A block that fills a segment of its own.
+const BLOCK_BYTES: u64 = 1280 << 10;
+
+const fn paging(cache: Address, tables: Address, positions: Address) -> Paging {
+    let layout = Tables::PerRow;
+    let (blocks, block_size, max_blocks) = (1, 4, 2);
+    let (kv_heads, head_dim) = (1, 8);
+    Paging { cache, tables, positions, layout, blocks, block_size, max_blocks, kv_heads, head_dim }
+}
+
+/// Kernel number `index` over these addresses in the order of its arguments; all of its integer
+/// inputs may be 0.
+fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
+    let (m, k, n) = (2, 16, 3);
+    let (hidden, shard_rows, top_k, experts) = (16, 5, 2, 2);
+    Some(match index {
+        0 => Embed { ids: a[0], table: a[1], y: a[2], m, hidden, shard_rows }.into(),
+        1 => SelectRows { ids: a[0], y: a[1], m, hidden, shard_rows }.into(),
+        2 => {
+            RmsNorm { x: a[0], weight: NormWeight::Bf16(a[1]), y: a[2], m, hidden, eps: 1.0 }.into()
+        }
+        3 => {
+            RmsNorm { x: a[0], weight: NormWeight::F32(a[1]), y: a[2], m, hidden, eps: 1.0 }.into()
+        }
+        4 => Linear { x: a[0], w: a[1], y: a[2], m, k, n, blocks: 8 }.into(),
+        5 => {
+            let (permutation, workspace) = (a[2], a[3]);
+            let (x, w, y) = (a[0], a[1], a[4]);
+            LinearPermuted { x, w, permutation, workspace, y, m, k, n, blocks: 8 }.into()
+        }
+        6 => {
+            let (q_norm, k_norm) = (Some(a[3]), Some(a[4]));
+            let (q_heads, kv_heads, head_dim, max_positions) = (1, 1, 8, 1);
+            let (qkv, positions, table, eps) = (a[0], a[1], a[2], 1.0);
+            Rope {
+                qkv,
+                positions,
+                table,
+                q_norm,
+                k_norm,
+                m,
+                q_heads,
+                kv_heads,
+                head_dim,
+                max_positions,
+                eps,
+            }
+            .into()
+        }
+        7 => KvWrite { qkv: a[0], paging: paging(a[1], a[2], a[3]), m, q_heads: 2 }.into(),
+        8 => {
+            let paging = paging(a[1], a[2], a[3]);
+            PagedAttention { qkv: a[0], paging, y: a[4], m, q_heads: 2, scale: 1.0 }.into()
+        }
+        9 => SiluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
+        10 => Add { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
+        11 => Copy { source: a[0], target: a[1], bytes: 24, rows: m }.into(),
+        12 => {
+            let (logits, ids, weights) = (a[0], a[1], a[2]);
+            RouterTopK { logits, ids, weights, m, experts: 4, top_k, renormalise: true }.into()
+        }
+        13 | 14 => {
+            let stage = if index == 13 { ExpertStage::GateUp } else { ExpertStage::Down };
+            let (x, ids, w, y) = (a[0], a[1], a[2], a[3]);
+            ExpertLinear { stage, x, ids, w, y, m, top_k, experts, k, n, blocks: 8 }.into()
+        }
+        15 => {
+            let (x, ids, weights, y) = (a[0], a[1], a[2], a[3]);
+            MoeCombine { x, ids, weights, y, m, top_k, hidden }.into()
+        }
+        16 => AllReduce { y: a[0], m, width: 5 }.into(),
+        17 => Gather { x: a[0], y: a[1], m, shard: 5, total: 4 }.into(),
+        _ => return None,
+    })
+}
+
+/// Arguments that a kernel reads at an index: with all indices 0 it does not reach their end.
+fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
+    matches!(
+        (kernel.name(), arg),
+        ("kv_write" | "paged_attention", 1) | ("moe_gate_up" | "moe_down", 2)
+    )
+}
+
+/// Kernel number `index` with each argument's extent at the end of a segment; argument
+/// `shifted` reaches 4 bytes too far, into memory that nothing backs. Inputs are 0.
+fn at_the_end(rig: &mut Rig, index: usize, shifted: Option<usize>) -> Option<Kernel> {
+    let args = kernel(index, &[Address(0); 5])?.args();
+    let mut addresses = [Address(0); 5];
+    // Segments follow one another: only behind the last is nothing.
+    let mut order: Vec<usize> = (0..args.len()).collect();
+    order.sort_by_key(|&position| shifted == Some(position));
+    for position in order {
+        let arg = &args[position];
+        let block = rig.room(BLOCK_BYTES as usize);
+        let fill = if arg.access == ArgAccess::Write { 0x55 } else { 0 };
+        rig.device.write(block, &vec![fill; BLOCK_BYTES as usize]).unwrap();
+        let shift = if shifted == Some(position) { 4 } else { 0 };
+        addresses[position] = block.plus(BLOCK_BYTES - arg.bytes + shift);
+    }
+    kernel(index, &addresses)
+}
+
+/// Bytes of the argument's block before the argument, then the argument's.
+fn block(rig: &Rig, address: Address, bytes: u64) -> (Vec<u8>, Vec<u8>) {
+    let start = address.0 + bytes - BLOCK_BYTES;
+    let all = rig.device.read(Address(start), BLOCK_BYTES).unwrap();
+    let (before, own) = all.split_at((BLOCK_BYTES - bytes) as usize);
+    (before.to_vec(), own.to_vec())
+}
+
+#[test]
+fn a_kernel_touches_its_extents_and_writes_only_what_it_says() {
+    for index in 0.. {
+        let mut rig = Rig::single();
+        let Some(kernel) = at_the_end(&mut rig, index, None) else { break };
+        rig.launch(kernel.clone());
+        for (position, arg) in kernel.args().iter().enumerate() {
+            let name = format!("{} argument {position}", kernel.name());
+            let (before, own) = block(&rig, arg.address, arg.bytes);
+            let fill = if arg.access == ArgAccess::Write { 0x55 } else { 0 };
+            assert!(before.iter().all(|&byte| byte == fill), "{name} reaches before its extent");
+            match arg.access {
+                // A word of the fill is no result of any kernel over zeros.
+                ArgAccess::Write => assert!(
+                    own.chunks_exact(4).all(|word| word != [0x55; 4]),
+                    "{name} is not written wholly"
+                ),
+                ArgAccess::Read => assert!(own.iter().all(|&b| b == 0), "{name} was written"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn an_extent_that_is_not_backed_to_its_end_is_an_illegal_access() {
+    for index in 0.. {
+        let Some(sample) = kernel(index, &[Address(0); 5]) else { break };
+        for position in 0..sample.args().len() {
+            if is_indexed(&sample, position) {
+                continue;
+            }
+            let mut rig = Rig::single();
+            let kernel = at_the_end(&mut rig, index, Some(position)).unwrap();
+            let arg = &kernel.args()[position];
+            let address = Address(arg.address.0 + arg.bytes - 4);
+            let name = kernel.name();
+            let found = rig.try_launch(kernel);
+            let expected = DeviceError::IllegalAccess { kernel: name, address };
+            assert_eq!(found, Err(expected), "{name} argument {position}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The same bits on 1, 2, 4 and 8 ranks.
+
+use super::*;
+use crate::kernels::{
+    AllReduce, Embed, ExpertLinear, ExpertStage, Gather, KvWrite, Linear, MoeCombine,
+    PagedAttention, Paging, SelectRows, SiluMul, Tables,
+};
+
+/// The result that all ranks share, as bits.
+fn agreed(results: Vec<Vec<f32>>) -> Vec<u32> {
+    let first = bits(&results[0]);
+    assert!(results.iter().all(|result| bits(result) == first), "ranks differ");
+    first
+}
+
+#[test]
+fn row_parallel_products_agree() {
+    let (m, k, n) = (3, 160, 37);
+    let (x, w) = (values(1, m * k), weights(2, n * k));
+    let on = |tp: usize| {
+        agreed(on_ranks(tp, |rig| {
+            let (rank, local) = (rig.device.rank(), k / tp);
+            let (start, end) = (rank * local, (rank + 1) * local);
+            let x = rig.put(&columns(&x, k, start, end));
+            let w = rig.put(&columns(&w, k, start, end));
+            let y = rig.room(m * n * 4);
+            rig.launch(Linear { x, w, y, m, k: local, n, blocks: 8 / tp });
+            rig.launch(AllReduce { y, m, width: n });
+            rig.get(y, m * n)
+        }))
+    };
+    let one = on(1);
+    let values: Vec<f32> = one.iter().map(|&bits| f32::from_bits(bits)).collect();
+    assert_near(&values, &exact(&x, &w, k), 1e-4);
+    for tp in [2, 4, 8] {
+        assert_eq!(on(tp), one, "tp {tp}");
+    }
+}
+
+#[test]
+fn embeddings_and_gathered_logits_agree() {
+    let (vocabulary, hidden) = (331, 16);
+    let ids = [0i32, 330, 100, 200];
+    let table = weights(3, vocabulary * hidden);
+    let on = |tp: usize| {
+        let shard_rows = vocabulary.next_multiple_of(64 * tp) / tp;
+        let mut padded = table.clone();
+        padded.resize(shard_rows * tp * hidden, bf16::ZERO);
+        agreed(on_ranks(tp, |rig| {
+            let first = rig.device.rank() * shard_rows * hidden;
+            let table = rig.put(&padded[first..first + shard_rows * hidden]);
+            let (ids, m) = (rig.put(&ids), ids.len());
+            let (y, shard) = (rig.room(m * hidden * 4), rig.room(m * shard_rows * 4));
+            let logits = rig.room(m * vocabulary * 4);
+            rig.launch(Embed { ids, table, y, m, hidden, shard_rows });
+            rig.launch(SelectRows { ids, y, m, hidden, shard_rows });
+            rig.launch(Linear { x: y, w: table, y: shard, m, k: hidden, n: shard_rows, blocks: 8 });
+            rig.launch(Gather { x: shard, y: logits, m, shard: shard_rows, total: vocabulary });
+            [rig.get(y, m * hidden), rig.get(logits, m * vocabulary)].concat()
+        }))
+    };
+    let one = on(1);
+    let row: Vec<u32> =
+        table[330 * hidden..331 * hidden].iter().map(|w| w.to_f32().to_bits()).collect();
+    assert_eq!(one[hidden..2 * hidden], row);
+    for tp in [2, 4] {
+        assert_eq!(on(tp), one, "tp {tp}");
+    }
+}
+
+#[test]
+fn attention_with_fewer_key_heads_than_ranks_agrees() {
+    let (m, heads, kv_heads, head_dim) = (6, 4, 2, 8);
+    let (q, kv) = (values(4, m * heads * head_dim), values(5, 2 * m * kv_heads * head_dim));
+    let (keys, vals) = kv.split_at(m * kv_heads * head_dim);
+    let on = |tp: usize| -> Vec<u32> {
+        let (q_local, kv_local) = (heads / tp, (kv_heads / tp).max(1));
+        let shards = on_ranks(tp, |rig| {
+            let rank = rig.device.rank();
+            let kv_first = rank * kv_heads / tp;
+            let head = |all: &[f32], of: usize, first: usize, count: usize| {
+                columns(all, of * head_dim, first * head_dim, (first + count) * head_dim)
+            };
+            let parts = [
+                head(&q, heads, rank * q_local, q_local),
+                head(keys, kv_heads, kv_first, kv_local),
+                head(vals, kv_heads, kv_first, kv_local),
+            ];
+            let row = |row: usize| {
+                parts
+                    .iter()
+                    .flat_map(move |part| &part[row * part.len() / m..(row + 1) * part.len() / m])
+            };
+            let fused: Vec<f32> = (0..m).flat_map(row).copied().collect();
+            let positions: Vec<i32> = (0..m as i32).collect();
+            let paging = Paging {
+                cache: rig.room(2 * 2 * 4 * kv_local * head_dim * 4),
+                tables: rig.put(&[1i32, 0]),
+                positions: rig.put(&positions),
+                layout: Tables::Shared,
+                blocks: 2,
+                block_size: 4,
+                max_blocks: 2,
+                kv_heads: kv_local,
+                head_dim,
+            };
+            let (qkv, y) = (rig.put(&fused), rig.room(m * q_local * head_dim * 4));
+            rig.launch(KvWrite { qkv, paging, m, q_heads: q_local });
+            rig.launch(PagedAttention { qkv, paging, y, m, q_heads: q_local, scale: 0.35 });
+            rig.get(y, m * q_local * head_dim)
+        });
+        let width = q_local * head_dim;
+        (0..m)
+            .flat_map(|row| {
+                shards.iter().flat_map(move |y| bits(&y[row * width..(row + 1) * width]))
+            })
+            .collect()
+    };
+    let one = on(1);
+    for tp in [2, 4] {
+        assert_eq!(on(tp), one, "tp {tp}");
+    }
+}
+
+/// One expert layer cut into `tp` ranks.
+fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32> {
+    const EXPERTS: usize = 6;
+    const HIDDEN: usize = 48;
+    const INNER: usize = 64;
+    let (m, top_k, local) = (2, 2, INNER / tp);
+    let rank = rig.device.rank();
+    let half = INNER * HIDDEN;
+    let gate_up = w13
+        .chunks_exact(half)
+        .flat_map(|half| half[rank * local * HIDDEN..(rank + 1) * local * HIDDEN].iter().copied());
+    let gate_up: Vec<bf16> = gate_up.collect();
+    let w13: Vec<bf16> = gate_up
+        .chunks_exact(2 * local * HIDDEN)
+        .flat_map(|expert| packed(expert, HIDDEN))
+        .collect();
+    let down = columns(w2, INNER, rank * local, (rank + 1) * local);
+    let w2: Vec<bf16> = down.chunks_exact(HIDDEN * local).flat_map(|e| packed(e, local)).collect();
+    let (w13, w2) = (rig.put(&w13), rig.put(&w2));
+    let (x, ids) = (rig.put(&values(8, m * HIDDEN)), rig.put(&[5i32, 1, 0, 5]));
+    let weights = rig.put(&[0.6f32, 0.3, 0.5, 0.2]);
+    let pairs = m * top_k;
+    let (a, b) = (rig.room(pairs * 2 * local * 4), rig.room(pairs * local * 4));
+    let (c, y) = (rig.room(pairs * HIDDEN * 4), rig.room(m * HIDDEN * 4));
+    let experts = EXPERTS;
+    let stage = ExpertStage::GateUp;
+    let (k, n) = (HIDDEN, 2 * local);
+    rig.launch(ExpertLinear { stage, x, ids, w: w13, y: a, m, top_k, experts, k, n, blocks: 8 });
+    rig.launch(SiluMul { gate_up: a, y: b, m: pairs, width: local });
+    let stage = ExpertStage::Down;
+    let (k, n, blocks) = (local, HIDDEN, 8 / tp);
+    rig.launch(ExpertLinear { stage, x: b, ids, w: w2, y: c, m, top_k, experts, k, n, blocks });
+    rig.launch(AllReduce { y: c, m: pairs, width: HIDDEN });
+    rig.launch(MoeCombine { x: c, ids, weights, y, m, top_k, hidden: HIDDEN });
+    rig.get(y, m * HIDDEN)
+}
+
+#[test]
+fn experts_agree() {
+    let (w13, w2) = (weights(6, 6 * 2 * 64 * 48), weights(7, 6 * 48 * 64));
+    let on = |tp: usize| agreed(on_ranks(tp, |rig| expert_layer(rig, tp, &w13, &w2)));
+    let one = on(1);
+    for tp in [2, 4] {
+        assert_eq!(on(tp), one, "tp {tp}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_others() {
+    let results = on_ranks(2, |rig| {
+        let y = rig.put(&[1.0f32; 4]);
+        let y = if rig.device.rank() == 1 { Address(4) } else { y };
+        rig.try_launch(AllReduce { y, m: 1, width: 4 }).unwrap_err()
+    });
+    assert!(matches!(&results[0], DeviceError::Collective { kernel: "all_reduce", .. }));
+    let illegal = DeviceError::IllegalAccess { kernel: "all_reduce", address: Address(4) };
+    assert_eq!(results[1], illegal);
+}

@@ -1,0 +1,168 @@
+//! Grouped-query attention over a paged cache, with a permuted output projection.
+
+use coldproof_contract::words::{Address, Dtype, Packing, Policy, SlotKind, SlotName};
+
+use super::{Forward, LayerError};
+use crate::arena::Region;
+use crate::kernels::{KvWrite, LinearPermuted, PagedAttention, Rope, WORKSPACE_LOCKS};
+use crate::loader::{HeadPart, HookKind, Target};
+use crate::models::{Builder, Dims};
+use crate::slots::{SlotId, SlotSpec};
+
+/// Whether a family norms heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadNorms {
+    /// No.
+    None,
+    /// Every query and every key head, before the rotation.
+    QueryAndKey,
+}
+
+/// The output projection's kernel object: it owns what is no parameter.
+#[derive(Clone, Debug)]
+struct OutputKernel {
+    weight: SlotId,
+    permutation: SlotId,
+    workspace: SlotId,
+}
+
+/// An attention layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Attention {
+    qkv: SlotId,
+    q_norm: Option<SlotId>,
+    k_norm: Option<SlotId>,
+    output: OutputKernel,
+    cache: SlotId,
+    query_heads: u64,
+    kv_heads: u64,
+}
+
+impl Attention {
+    /// The projections under `{path}.self_attn`.
+    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str, norms: HeadNorms) -> Self {
+        let path = format!("{path}.self_attn");
+        let heads = builder.dims.heads();
+        let (_, query_heads) = builder.shard.heads(heads.query);
+        let (_, kv_heads) = builder.shard.heads(heads.key_value);
+        let hidden = builder.dims.hidden;
+        let rows = (query_heads + 2 * kv_heads) * heads.dim;
+        let qkv = builder.parameter(&format!("{path}.qkv_proj.weight"), &[rows, hidden]);
+        for (source, part, count) in [
+            ("q_proj", HeadPart::Query, heads.query),
+            ("k_proj", HeadPart::Key, heads.key_value),
+            ("v_proj", HeadPart::Value, heads.key_value),
+        ] {
+            let shape = [count * heads.dim, hidden];
+            let source = format!("{path}.{source}.weight");
+            builder.sharded(source, &shape, qkv, Target::Heads(part));
+        }
+        let mut norm = |name: &str| {
+            let name = format!("{path}.{name}.weight");
+            (norms == HeadNorms::QueryAndKey).then(|| builder.replicated(&name, &[heads.dim]))
+        };
+        let (q_norm, k_norm) = (norm("q_norm"), norm("k_norm"));
+        Self {
+            qkv,
+            q_norm,
+            k_norm,
+            output: OutputKernel::declare(builder, &format!("{path}.o_proj")),
+            cache: declare_cache(builder, &path, kv_heads),
+            query_heads,
+            kv_heads,
+        }
+    }
+
+    /// The layer's output, complete over the ranks.
+    pub(crate) fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+        rotary: Address,
+    ) -> Result<Address, LayerError> {
+        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
+        let head_dim = forward.dims.head_dim as usize;
+        let (q_heads, kv_heads) = (self.query_heads as usize, self.kv_heads as usize);
+        let width = (q_heads + 2 * kv_heads) * head_dim;
+        let qkv = forward.column_parallel(self.qkv, (x, hidden), (width, "qkv"), m)?;
+        let address = |id: Option<SlotId>| id.map(|id| forward.slots.address(id)).transpose();
+        let (q_norm, k_norm) = (address(self.q_norm)?, address(self.k_norm)?);
+        let (positions, max_positions) =
+            (forward.batch.positions, forward.dims.max_positions as usize);
+        forward.launch(Rope {
+            qkv,
+            positions,
+            table: rotary,
+            q_norm,
+            k_norm,
+            m,
+            q_heads,
+            kv_heads,
+            head_dim,
+            max_positions,
+            eps: forward.dims.eps,
+        })?;
+        let paging = forward.paging(self.cache, self.kv_heads)?;
+        forward.launch(KvWrite { qkv, paging, m, q_heads })?;
+        let y = forward.buffer(m, q_heads * head_dim, "attended")?;
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale })?;
+        self.output.forward(forward, y, q_heads * head_dim)
+    }
+}
+
+impl OutputKernel {
+    fn declare(builder: &mut Builder<'_>, path: &str) -> Self {
+        let (hidden, heads) = (builder.dims.hidden, builder.dims.heads());
+        let (_, query_heads) = builder.shard.heads(heads.query);
+        let columns = query_heads * heads.dim;
+        let name = format!("{path}.weight");
+        let order = SlotName(format!("{path}/kernel.act_perm"));
+        let packing = Packing::ColumnsPermuted { permutation: order.clone() };
+        let weight = builder.packed(&name, &[hidden, columns], packing);
+        let shape = [hidden, heads.query * heads.dim];
+        builder.sharded(name, &shape, weight, Target::Row);
+        let inputs = [builder.name(weight)];
+        let spec = SlotSpec::derived(order.0, Dtype::I32, &[columns], &inputs);
+        let permutation = builder.slots.declare(spec);
+        let workspace = builder.slots.declare(SlotSpec::unsourced(
+            format!("{path}/kernel.workspace"),
+            SlotKind::Scratch,
+            Dtype::I32,
+            &[WORKSPACE_LOCKS as u64],
+            Policy::Refresh,
+        ));
+        builder.hook(path, HookKind::Permute { weight, permutation, workspace });
+        Self { weight, permutation, workspace }
+    }
+
+    fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+        k: usize,
+    ) -> Result<Address, LayerError> {
+        let (m, n) = (forward.batch.rows, forward.dims.hidden as usize);
+        let w = forward.slots.address(self.weight)?;
+        let permutation = forward.slots.address(self.permutation)?;
+        let workspace = forward.slots.address(self.workspace)?;
+        let y = forward.buffer(m, n, "projected")?;
+        let blocks = Dims::row_blocks(forward.shard);
+        forward.launch(LinearPermuted { x, w, permutation, workspace, y, m, k, n, blocks })?;
+        forward.all_reduce(y, m)?;
+        Ok(y)
+    }
+}
+
+fn declare_cache(builder: &mut Builder<'_>, path: &str, kv_heads: u64) -> SlotId {
+    let kv = builder.kv;
+    let shape = [kv.blocks, 2, kv.block_size, kv_heads, builder.dims.head_dim];
+    let spec = SlotSpec::unsourced(
+        format!("{path}/kv_cache"),
+        SlotKind::Scratch,
+        Dtype::F32,
+        &shape,
+        Policy::Invalidate,
+    );
+    builder.slots.declare(SlotSpec { region: Region::KvCache, ..spec })
+}

@@ -1,0 +1,78 @@
+//! The vocabulary at both ends: embedding and output projection, cut by rows over the ranks.
+
+use coldproof_contract::words::{Address, SlotName};
+
+use super::{Forward, LayerError};
+use crate::kernels::{Embed, Gather, SelectRows};
+use crate::loader::Target;
+use crate::models::Builder;
+use crate::slots::SlotId;
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// The embedding table.
+#[derive(Clone, Debug)]
+pub(crate) struct Embedding {
+    weight: SlotId,
+}
+
+impl Embedding {
+    /// A table with its source.
+    pub(crate) fn declare(builder: &mut Builder<'_>) -> Self {
+        Self { weight: table(builder, EMBEDDING) }
+    }
+
+    /// The residual stream of the batch's tokens.
+    pub(crate) fn forward(&self, forward: &mut Forward<'_>) -> Result<Address, LayerError> {
+        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
+        let shard_rows = forward.shard.vocabulary_rows(forward.dims.vocabulary) as usize;
+        let (ids, table) = (forward.batch.ids, forward.slots.address(self.weight)?);
+        let y = forward.buffer(m, hidden, "residual")?;
+        forward.launch(Embed { ids, table, y, m, hidden, shard_rows })?;
+        forward.launch(SelectRows { ids, y, m, hidden, shard_rows })?;
+        Ok(y)
+    }
+}
+
+/// The output projection.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    weight: SlotId,
+}
+
+impl Head {
+    /// A table of its own, or another name of the embedding's.
+    pub(crate) fn declare(builder: &mut Builder<'_>, embedding: &Embedding) -> Self {
+        if !builder.dims.tied {
+            return Self { weight: table(builder, HEAD) };
+        }
+        builder.slots.alias(SlotName::from(HEAD), embedding.weight);
+        builder.catalogue.repeat(HEAD.to_owned(), EMBEDDING.to_owned());
+        Self { weight: embedding.weight }
+    }
+
+    /// Logits, F32 `[rows, vocabulary]`.
+    pub(crate) fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+        rows: usize,
+    ) -> Result<Address, LayerError> {
+        let vocabulary = forward.dims.vocabulary;
+        let shard = forward.shard.vocabulary_rows(vocabulary) as usize;
+        let hidden = forward.dims.hidden as usize;
+        let own =
+            forward.column_parallel(self.weight, (x, hidden), (shard, "logits_shard"), rows)?;
+        let y = forward.buffer(rows, vocabulary as usize, "logits")?;
+        forward.launch(Gather { x: own, y, m: rows, shard, total: vocabulary as usize })?;
+        Ok(y)
+    }
+}
+
+fn table(builder: &mut Builder<'_>, name: &str) -> SlotId {
+    let (vocabulary, hidden) = (builder.dims.vocabulary, builder.dims.hidden);
+    let slot = builder.parameter(name, &[builder.shard.vocabulary_rows(vocabulary), hidden]);
+    builder.sharded(name.to_owned(), &[vocabulary, hidden], slot, Target::Vocabulary);
+    slot
+}

@@ -1,0 +1,133 @@
+//! One pass through a model: the batch, and the activations that it takes and gives back.
+
+use coldproof_contract::words::Address;
+
+use super::LayerError;
+use crate::arena::Allocation;
+use crate::device::Device;
+use crate::kernels::{Add, AllReduce, Kernel, Linear, Paging, Tables};
+use crate::loader::Shard;
+use crate::models::{Dims, KvShape};
+use crate::slots::{SlotId, Slots};
+
+/// Bytes of an F32 or I32.
+const WORD_BYTES: u64 = 4;
+
+/// Where a batch's inputs lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// Tokens.
+    pub(crate) rows: usize,
+    /// I32 `[rows]`: token ids.
+    pub(crate) ids: Address,
+    /// I32 `[rows]`; -1 for a padding row.
+    pub(crate) positions: Address,
+    /// I32 `[1 or rows, max_blocks]`: block tables.
+    pub(crate) tables: Address,
+    /// Whether all rows share one table.
+    pub(crate) layout: Tables,
+    /// Entries of a table.
+    pub(crate) max_blocks: usize,
+}
+
+/// A pass through a model on one rank.
+#[derive(Debug)]
+pub(crate) struct Forward<'a> {
+    /// Where kernels run or are recorded.
+    pub(crate) device: &'a mut Device,
+    /// Where weights lie.
+    pub(crate) slots: &'a Slots,
+    /// The model's dimensions.
+    pub(crate) dims: &'a Dims,
+    /// This rank among the ranks.
+    pub(crate) shard: Shard,
+    /// The KV cache.
+    pub(crate) kv: KvShape,
+    /// The inputs.
+    pub(crate) batch: Batch,
+    /// Activations taken and not given back.
+    pub(crate) taken: Vec<Allocation>,
+}
+
+impl Forward<'_> {
+    /// An activation, F32 or I32 `[rows, width]`.
+    pub(crate) fn buffer(
+        &mut self,
+        rows: usize,
+        width: usize,
+        purpose: &str,
+    ) -> Result<Address, LayerError> {
+        let bytes = (rows as u64).saturating_mul(width as u64).saturating_mul(WORD_BYTES);
+        let allocation = self.device.alloc_activation(bytes, purpose)?;
+        self.taken.push(allocation);
+        Ok(allocation.address)
+    }
+
+    /// What is taken now, for [`Forward::release`].
+    pub(crate) const fn mark(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// Gives back what was taken since a mark.
+    pub(crate) fn release(&mut self, mark: usize) -> Result<(), LayerError> {
+        for allocation in self.taken.drain(mark..).rev() {
+            self.device.free_activation(allocation)?;
+        }
+        Ok(())
+    }
+
+    /// Launches a kernel.
+    pub(crate) fn launch(&mut self, kernel: impl Into<Kernel>) -> Result<(), LayerError> {
+        Ok(self.device.launch(kernel.into())?)
+    }
+
+    /// `y = x · wᵀ` for all rows, at full K.
+    pub(crate) fn column_parallel(
+        &mut self,
+        weight: SlotId,
+        (x, k): (Address, usize),
+        (n, purpose): (usize, &str),
+        rows: usize,
+    ) -> Result<Address, LayerError> {
+        let y = self.buffer(rows, n, purpose)?;
+        let w = self.slots.address(weight)?;
+        self.launch(Linear { x, w, y, m: rows, k, n, blocks: Dims::full_blocks() })?;
+        Ok(y)
+    }
+
+    /// Adds the ranks' partial sums of `rows` rows in place.
+    pub(crate) fn all_reduce(&mut self, y: Address, rows: usize) -> Result<(), LayerError> {
+        if self.shard.ranks == 1 {
+            return Ok(());
+        }
+        let width = self.dims.hidden as usize;
+        self.launch(AllReduce { y, m: rows, width })
+    }
+
+    /// `residual += y`.
+    pub(crate) fn add(&mut self, residual: Address, y: Address) -> Result<(), LayerError> {
+        let (m, width) = (self.batch.rows, self.dims.hidden as usize);
+        self.launch(Add { a: residual, b: y, y: residual, m, width })
+    }
+
+    /// The last `rows` rows of a residual stream.
+    pub(crate) const fn last_rows(&self, residual: Address, rows: usize) -> Address {
+        let skipped = self.batch.rows.saturating_sub(rows) as u64;
+        residual.plus(skipped * self.dims.hidden * WORD_BYTES)
+    }
+
+    /// How this batch reaches one layer's keys and values.
+    pub(crate) fn paging(&self, cache: SlotId, kv_heads: u64) -> Result<Paging, LayerError> {
+        Ok(Paging {
+            cache: self.slots.address(cache)?,
+            tables: self.batch.tables,
+            positions: self.batch.positions,
+            layout: self.batch.layout,
+            blocks: self.kv.blocks as usize,
+            block_size: self.kv.block_size as usize,
+            max_blocks: self.batch.max_blocks,
+            kv_heads: kv_heads as usize,
+            head_dim: self.dims.head_dim as usize,
+        })
+    }
+}

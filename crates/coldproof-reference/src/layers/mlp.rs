@@ -1,0 +1,54 @@
+//! A gated projection: `down(silu(gate(x)) * up(x))`.
+
+use coldproof_contract::words::Address;
+
+use super::{Forward, LayerError};
+use crate::kernels::{Linear, SiluMul};
+use crate::loader::{Half, Target};
+use crate::models::{Builder, Dims};
+use crate::slots::SlotId;
+
+/// Fused gate and up, and down.
+#[derive(Clone, Debug)]
+pub(crate) struct Mlp {
+    gate_up: SlotId,
+    down: SlotId,
+}
+
+impl Mlp {
+    /// The projections under `{path}.mlp`.
+    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str) -> Self {
+        let (inner, hidden) = (builder.dims.intermediate, builder.dims.hidden);
+        let local = inner / builder.shard.ranks;
+        let name = format!("{path}.mlp.gate_up_proj.weight");
+        let gate_up = builder.parameter(&name, &[2 * local, hidden]);
+        for (source, half) in [("gate_proj", Half::Gate), ("up_proj", Half::Up)] {
+            let source = format!("{path}.mlp.{source}.weight");
+            builder.sharded(source, &[inner, hidden], gate_up, Target::GateUp(half));
+        }
+        let name = format!("{path}.mlp.down_proj.weight");
+        let down = builder.parameter(&name, &[hidden, local]);
+        builder.sharded(name, &[hidden, inner], down, Target::Row);
+        Self { gate_up, down }
+    }
+
+    /// The layer's output, complete over the ranks.
+    pub(crate) fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+    ) -> Result<Address, LayerError> {
+        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
+        let width = (forward.dims.intermediate / forward.shard.ranks) as usize;
+        let gate_up =
+            forward.column_parallel(self.gate_up, (x, hidden), (2 * width, "gate_up"), m)?;
+        let inner = forward.buffer(m, width, "inner")?;
+        forward.launch(SiluMul { gate_up, y: inner, m, width })?;
+        let w = forward.slots.address(self.down)?;
+        let y = forward.buffer(m, hidden, "fed")?;
+        let blocks = Dims::row_blocks(forward.shard);
+        forward.launch(Linear { x: inner, w, y, m, k: width, n: hidden, blocks })?;
+        forward.all_reduce(y, m)?;
+        Ok(y)
+    }
+}

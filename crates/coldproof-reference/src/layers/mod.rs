@@ -1,0 +1,18 @@
+//! Layers: what each declares of its slots and sources, and the kernels that it launches.
+
+mod attention;
+mod embedding;
+mod forward;
+mod mlp;
+mod moe;
+mod norm;
+
+pub(crate) use attention::{Attention, HeadNorms};
+pub(crate) use embedding::{Embedding, Head};
+pub(crate) use forward::{Batch, Forward};
+pub(crate) use mlp::Mlp;
+pub(crate) use moe::Moe;
+pub(crate) use norm::{FinalNorm, Norm};
+
+/// What a layer reports: its device died, or a slot has no storage.
+pub(crate) type LayerError = crate::ranks::Failure;

@@ -1,0 +1,139 @@
+//! Some of many experts, stacked and packed by post-load.
+
+use coldproof_contract::words::{Address, Packing};
+
+use super::{Forward, LayerError};
+use crate::kernels::{ExpertLinear, ExpertStage, MoeCombine, PANEL_COLUMNS, RouterTopK, SiluMul};
+use crate::loader::{Half, HookKind, PartId, Source, Target};
+use crate::models::{Builder, Dims, Experts};
+use crate::slots::SlotId;
+
+/// A router and its experts.
+#[derive(Clone, Debug)]
+pub(crate) struct Moe {
+    router: SlotId,
+    w13: SlotId,
+    w2: SlotId,
+    experts: Experts,
+}
+
+impl Moe {
+    /// Router and experts under `{path}.mlp`.
+    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str, experts: &Experts) -> Self {
+        let hidden = builder.dims.hidden;
+        let local = experts.intermediate / builder.shard.ranks;
+        let router = format!("{path}.mlp.gate.weight");
+        let router = builder.replicated(&router, &[experts.count, hidden]);
+        let layer = format!("{path}.mlp.experts");
+        let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
+        let w13 = [experts.count, 2 * local, hidden];
+        let w13 = builder.packed(&format!("{layer}.w13_weight"), &w13, panels());
+        let w2 = [experts.count, hidden, local];
+        let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
+        declare_sources(builder, &layer, experts, (w13, w2));
+        builder.hook(&layer, HookKind::Experts { w13, w2 });
+        Self { router, w13, w2, experts: experts.clone() }
+    }
+
+    /// The layer's output, complete over the ranks. Every expert's output is complete before
+    /// experts are added.
+    pub(crate) fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+    ) -> Result<Address, LayerError> {
+        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
+        let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
+        let width = (self.experts.intermediate / forward.shard.ranks) as usize;
+        let (ids, weights) = self.route(forward, x)?;
+
+        let w = forward.slots.address(self.w13)?;
+        let gate_up = forward.buffer(m * top_k, 2 * width, "expert_gate_up")?;
+        forward.launch(ExpertLinear {
+            stage: ExpertStage::GateUp,
+            x,
+            ids,
+            w,
+            y: gate_up,
+            m,
+            top_k,
+            experts,
+            k: hidden,
+            n: 2 * width,
+            blocks: Dims::full_blocks(),
+        })?;
+        let inner = forward.buffer(m * top_k, width, "expert_inner")?;
+        forward.launch(SiluMul { gate_up, y: inner, m: m * top_k, width })?;
+
+        let w = forward.slots.address(self.w2)?;
+        let outputs = forward.buffer(m * top_k, hidden, "expert_outputs")?;
+        forward.launch(ExpertLinear {
+            stage: ExpertStage::Down,
+            x: inner,
+            ids,
+            w,
+            y: outputs,
+            m,
+            top_k,
+            experts,
+            k: width,
+            n: hidden,
+            blocks: Dims::row_blocks(forward.shard),
+        })?;
+        forward.all_reduce(outputs, m * top_k)?;
+        let y = forward.buffer(m, hidden, "fed")?;
+        forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;
+        Ok(y)
+    }
+
+    /// Ids and weights of each token's experts.
+    fn route(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+    ) -> Result<(Address, Address), LayerError> {
+        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
+        let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
+        let logits =
+            forward.column_parallel(self.router, (x, hidden), (experts, "router_logits"), m)?;
+        let ids = forward.buffer(m, top_k, "expert_ids")?;
+        let weights = forward.buffer(m, top_k, "expert_weights")?;
+        let renormalise = self.experts.renormalise;
+        forward.launch(RouterTopK { logits, ids, weights, m, experts, top_k, renormalise })?;
+        Ok((ids, weights))
+    }
+}
+
+/// Both spellings of expert weights: one source a projection and expert, or one for all experts.
+fn declare_sources(
+    builder: &mut Builder<'_>,
+    layer: &str,
+    experts: &Experts,
+    (w13, w2): (SlotId, SlotId),
+) {
+    let (inner, hidden, shard) = (experts.intermediate, builder.dims.hidden, builder.shard);
+    let catalogue = &mut builder.catalogue;
+    let (mut gate_up, mut down): (Vec<PartId>, Vec<PartId>) = (Vec::new(), Vec::new());
+    for expert in 0..experts.count {
+        for (source, half) in [("gate_proj", Half::Gate), ("up_proj", Half::Up)] {
+            let name = format!("{layer}.{expert}.{source}.weight");
+            let target = Target::ExpertGateUp { expert, half };
+            gate_up.push(catalogue.add(name, &[inner, hidden], w13, target, shard));
+        }
+        let name = format!("{layer}.{expert}.down_proj.weight");
+        let target = Target::ExpertRow { expert };
+        down.push(catalogue.add(name, &[hidden, inner], w2, target, shard));
+    }
+    let fused = |shape: [u64; 3], slot, target, parts| Source {
+        shape: shape.to_vec(),
+        slot,
+        target,
+        shard,
+        parts,
+    };
+    let shape = [experts.count, 2 * inner, hidden];
+    let source = fused(shape, w13, Target::FusedExpertsGateUp, gate_up);
+    catalogue.insert(format!("{layer}.gate_up_proj"), source);
+    let source = fused([experts.count, hidden, inner], w2, Target::FusedExpertsRow, down);
+    catalogue.insert(format!("{layer}.down_proj"), source);
+}

@@ -1,0 +1,200 @@
+//! Which checkpoint tensors a model takes, and which part of which slot each one fills.
+
+use std::collections::BTreeMap;
+
+use coldproof_checkpoint::TensorRef;
+use coldproof_contract::words::Dtype;
+
+use super::Shard;
+use crate::slots::SlotId;
+
+/// Which heads of a fused qkv slot a source fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadPart {
+    /// Query heads, first.
+    Query,
+    /// Key heads.
+    Key,
+    /// Value heads, last.
+    Value,
+}
+
+/// Which half of a fused gate-and-up slot a source fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// The first rows.
+    Gate,
+    /// The last rows.
+    Up,
+}
+
+/// How a source is narrowed to a rank and placed in its slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// All of it on every rank.
+    Replicated,
+    /// Rows of the vocabulary, padded with zeros.
+    Vocabulary,
+    /// Columns of a row-parallel layer.
+    Row,
+    /// Rows of a fused qkv slot.
+    Heads(HeadPart),
+    /// Rows of a fused gate-and-up slot.
+    GateUp(Half),
+    /// One expert's half in a stacked slot.
+    ExpertGateUp {
+        /// Which expert.
+        expert: u64,
+        /// Which half.
+        half: Half,
+    },
+    /// One expert's columns in a stacked slot.
+    ExpertRow {
+        /// Which expert.
+        expert: u64,
+    },
+    /// Gate rows, then up rows, of every expert.
+    FusedExpertsGateUp,
+    /// The last axis of all experts.
+    FusedExpertsRow,
+}
+
+/// Position of a part in [`Catalogue::parts`].
+pub(crate) type PartId = usize;
+
+/// A checkpoint tensor that the model takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// Elements along each axis, before it is cut.
+    pub(crate) shape: Vec<u64>,
+    /// Where it goes.
+    pub(crate) slot: SlotId,
+    /// How.
+    pub(crate) target: Target,
+    /// What the layer tells its loader about ranks.
+    pub(crate) shard: Shard,
+    /// The parts it fills.
+    pub(crate) parts: Vec<PartId>,
+}
+
+/// All sources of a model. A part is what must be filled exactly once; spellings of the same
+/// weights fill the same parts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalogue {
+    sources: BTreeMap<String, Source>,
+    /// The part's usual source.
+    parts: Vec<String>,
+    /// A source that only repeats another one.
+    repeats: BTreeMap<String, String>,
+}
+
+/// A tensor that the model cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SourceError {
+    /// No layer takes it.
+    #[error(
+        "no layer of this model takes the tensor `{name}`; leave it out, or load the checkpoint \
+         of this model"
+    )]
+    Unknown {
+        /// Its name.
+        name: String,
+    },
+    /// Another shape than the model's.
+    #[error("tensor `{name}` has shape {found:?} where this model has {expected:?}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// The model's.
+        expected: Vec<u64>,
+        /// The checkpoint's.
+        found: Vec<u64>,
+    },
+    /// Another element type than the model's.
+    #[error("tensor `{name}` is {found} where this model takes BF16; convert the checkpoint")]
+    Dtype {
+        /// Its name.
+        name: String,
+        /// The checkpoint's.
+        found: Dtype,
+    },
+    /// The bytes are not those of its shape.
+    #[error("tensor `{name}` has {found} bytes where its shape needs {expected}; send all of it")]
+    Length {
+        /// Its name.
+        name: String,
+        /// Bytes of the shape.
+        expected: u64,
+        /// Bytes of the tensor.
+        found: u64,
+    },
+}
+
+impl Catalogue {
+    /// Adds a source that fills a part of its own.
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        shape: &[u64],
+        slot: SlotId,
+        target: Target,
+        shard: Shard,
+    ) -> PartId {
+        let part = self.parts.len();
+        self.parts.push(name.clone());
+        self.insert(name, Source { shape: shape.to_vec(), slot, target, shard, parts: vec![part] });
+        part
+    }
+
+    /// Adds another spelling of parts that exist already.
+    pub(crate) fn insert(&mut self, name: String, source: Source) {
+        self.sources.insert(name, source);
+    }
+
+    /// Declares that `name` may repeat `owner` byte for byte.
+    pub(crate) fn repeat(&mut self, name: String, owner: String) {
+        self.repeats.insert(name, owner);
+    }
+
+    /// The source of that name.
+    pub(crate) fn source(&self, name: &str) -> Option<&Source> {
+        self.sources.get(name)
+    }
+
+    /// The source that `name` must repeat, if it is such a one.
+    pub(crate) fn repeated_by(&self, name: &str) -> Option<&str> {
+        self.repeats.get(name).map(String::as_str)
+    }
+
+    /// The source that only repeats `owner`, if there is one.
+    pub(crate) fn repeat_of(&self, owner: &str) -> Option<&str> {
+        let mut repeats = self.repeats.iter();
+        repeats.find(|(_, repeated)| *repeated == owner).map(|(name, _)| name.as_str())
+    }
+
+    /// Names of the parts.
+    pub(crate) fn parts(&self) -> &[String] {
+        &self.parts
+    }
+
+    /// Whether the model takes this tensor as it is.
+    pub(crate) fn admit(&self, tensor: &TensorRef) -> Result<(), SourceError> {
+        let name = tensor.name.clone();
+        let owner = self.repeated_by(&name).unwrap_or(&name);
+        let Some(source) = self.sources.get(owner) else {
+            return Err(SourceError::Unknown { name });
+        };
+        if tensor.dtype != Dtype::Bf16 {
+            return Err(SourceError::Dtype { name, found: tensor.dtype });
+        }
+        if tensor.shape != source.shape {
+            let expected = source.shape.clone();
+            return Err(SourceError::Shape { name, expected, found: tensor.shape.clone() });
+        }
+        let expected = source.shape.iter().product::<u64>() * Dtype::Bf16.bytes();
+        if tensor.bytes != expected {
+            return Err(SourceError::Length { name, expected, found: tensor.bytes });
+        }
+        Ok(())
+    }
+}

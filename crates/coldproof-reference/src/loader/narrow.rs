@@ -1,0 +1,221 @@
+//! Which elements of a source belong on this rank, and where in its slot.
+
+use coldproof_contract::words::{Fragment, Span};
+
+use super::{Half, HeadPart, Target};
+
+/// Rows of a vocabulary are padded to a multiple of this for every rank.
+const VOCABULARY_MULTIPLE: u64 = 64;
+
+/// What a layer tells its loader about the ranks it is cut over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shard {
+    /// This rank.
+    pub(crate) rank: u64,
+    /// Ranks.
+    pub(crate) ranks: u64,
+}
+
+impl Shard {
+    /// What a replicated layer tells: rank 0 of 1.
+    pub(crate) const WHOLE: Self = Self { rank: 0, ranks: 1 };
+
+    /// This rank's part of `extent`, which the ranks cut into equal parts.
+    pub(crate) const fn part(self, extent: u64) -> Span {
+        let length = extent / self.ranks;
+        Span::new(self.rank * length, (self.rank + 1) * length)
+    }
+
+    /// Heads of a kind on this rank: the first one and how many. With fewer heads than ranks, a
+    /// head is replicated on consecutive ranks.
+    pub(crate) const fn heads(self, heads: u64) -> (u64, u64) {
+        if heads >= self.ranks {
+            let count = heads / self.ranks;
+            (self.rank * count, count)
+        } else {
+            (self.rank / (self.ranks / heads), 1)
+        }
+    }
+
+    /// Rows of the padded vocabulary on this rank.
+    pub(crate) const fn vocabulary_rows(self, vocabulary: u64) -> u64 {
+        vocabulary.div_ceil(VOCABULARY_MULTIPLE * self.ranks) * VOCABULARY_MULTIPLE
+    }
+}
+
+/// These elements of the source are those logical elements of the slot, both in row-major order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// Elements of the source.
+    pub(crate) source: Fragment,
+    /// Logical elements of the slot.
+    pub(crate) slot: Fragment,
+}
+
+/// Heads of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Query heads of the model.
+    pub(crate) query: u64,
+    /// Key-value heads of the model.
+    pub(crate) key_value: u64,
+    /// Rows of a head.
+    pub(crate) dim: u64,
+}
+
+/// The moves of a source of this `shape` into `target` on one rank.
+///
+/// The shape is that of the catalogue and the ranks divide it: both were checked before.
+pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) -> Vec<Move> {
+    let whole = Fragment::whole(shape);
+    let axis = shape.len().saturating_sub(1);
+    match target {
+        Target::Replicated => vec![Move { source: whole.clone(), slot: whole }],
+        Target::Vocabulary => vocabulary(whole, shape, shard),
+        Target::Row => {
+            let part = shard.part(shape[axis]);
+            let slot = whole.clone().with(axis, Span::new(0, part.len()));
+            vec![Move { source: whole.with(axis, part), slot }]
+        }
+        Target::Heads(part) => vec![head_rows(*part, whole, heads, shard)],
+        Target::GateUp(half) => {
+            let part = shard.part(shape[0]);
+            let slot = whole.clone().with(0, half_rows(*half, part.len()));
+            vec![Move { source: whole.with(0, part), slot }]
+        }
+        Target::ExpertGateUp { expert, half } => {
+            let part = shard.part(shape[0]);
+            let rows = half_rows(*half, part.len());
+            vec![Move {
+                source: whole.clone().with(0, part),
+                slot: stacked(*expert, &whole.with(0, rows)),
+            }]
+        }
+        Target::ExpertRow { expert } => {
+            let part = shard.part(shape[axis]);
+            let columns = Span::new(0, part.len());
+            vec![Move {
+                source: whole.clone().with(axis, part),
+                slot: stacked(*expert, &whole.with(axis, columns)),
+            }]
+        }
+        Target::FusedExpertsGateUp => fused_gate_up(&whole, shape, shard),
+        Target::FusedExpertsRow => {
+            let part = shard.part(shape[axis]);
+            let slot = whole.clone().with(axis, Span::new(0, part.len()));
+            vec![Move { source: whole.with(axis, part), slot }]
+        }
+    }
+}
+
+fn vocabulary(whole: Fragment, shape: &[u64], shard: Shard) -> Vec<Move> {
+    let rows = shard.vocabulary_rows(shape[0]);
+    let start = (shard.rank * rows).min(shape[0]);
+    let end = ((shard.rank + 1) * rows).min(shape[0]);
+    if start == end {
+        return Vec::new();
+    }
+    let slot = whole.clone().with(0, Span::new(0, end - start));
+    vec![Move { source: whole.with(0, Span::new(start, end)), slot }]
+}
+
+fn head_rows(part: HeadPart, whole: Fragment, heads: Heads, shard: Shard) -> Move {
+    let (_, local_query) = shard.heads(heads.query);
+    let (_, local_kv) = shard.heads(heads.key_value);
+    let (model_heads, before) = match part {
+        HeadPart::Query => (heads.query, 0),
+        HeadPart::Key => (heads.key_value, local_query),
+        HeadPart::Value => (heads.key_value, local_query + local_kv),
+    };
+    let (first, count) = shard.heads(model_heads);
+    let source = Span::new(first * heads.dim, (first + count) * heads.dim);
+    let slot = Span::new(before * heads.dim, (before + count) * heads.dim);
+    Move { source: whole.clone().with(0, source), slot: whole.with(0, slot) }
+}
+
+const fn half_rows(half: Half, rows: u64) -> Span {
+    match half {
+        Half::Gate => Span::new(0, rows),
+        Half::Up => Span::new(rows, 2 * rows),
+    }
+}
+
+/// The same box one axis deeper, at one expert.
+fn stacked(expert: u64, matrix: &Fragment) -> Fragment {
+    let mut spans = vec![Span::new(expert, expert + 1)];
+    spans.extend_from_slice(&matrix.0);
+    Fragment(spans)
+}
+
+fn fused_gate_up(whole: &Fragment, shape: &[u64], shard: Shard) -> Vec<Move> {
+    let rows = shape[1] / 2;
+    let part = shard.part(rows);
+    [Half::Gate, Half::Up]
+        .into_iter()
+        .map(|half| {
+            let first = half_rows(half, rows).start;
+            let source = Span::new(first + part.start, first + part.end);
+            Move {
+                source: whole.clone().with(1, source),
+                slot: whole.clone().with(1, half_rows(half, part.len())),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADS: Heads = Heads { query: 4, key_value: 2, dim: 3 };
+
+    fn rows(moves: &[Move], axis: usize) -> Vec<((u64, u64), (u64, u64))> {
+        let pair = |fragment: &Fragment| (fragment.0[axis].start, fragment.0[axis].end);
+        moves.iter().map(|step| (pair(&step.source), pair(&step.slot))).collect()
+    }
+
+    #[test]
+    fn a_kv_head_is_replicated_where_ranks_outnumber_heads() {
+        for (rank, source) in [(0, (0, 3)), (1, (0, 3)), (2, (3, 6)), (3, (3, 6))] {
+            let shard = Shard { rank, ranks: 4 };
+            let value = moves(&Target::Heads(HeadPart::Value), &[6, 5], HEADS, shard);
+            assert_eq!(rows(&value, 0), [(source, (6, 9))], "rank {rank}");
+        }
+    }
+
+    #[test]
+    fn query_rows_come_before_key_rows_before_value_rows() {
+        let shard = Shard { rank: 1, ranks: 2 };
+        let query = moves(&Target::Heads(HeadPart::Query), &[12, 5], HEADS, shard);
+        assert_eq!(rows(&query, 0), [((6, 12), (0, 6))]);
+        let key = moves(&Target::Heads(HeadPart::Key), &[6, 5], HEADS, shard);
+        assert_eq!(rows(&key, 0), [((3, 6), (6, 9))]);
+    }
+
+    #[test]
+    fn the_last_ranks_of_a_vocabulary_may_hold_padding_alone() {
+        let last = Shard { rank: 3, ranks: 4 };
+        assert_eq!(moves(&Target::Vocabulary, &[331, 5], HEADS, last), []);
+        let third = Shard { rank: 2, ranks: 4 };
+        let found = moves(&Target::Vocabulary, &[331, 5], HEADS, third);
+        assert_eq!(rows(&found, 0), [((256, 331), (0, 75))]);
+    }
+
+    #[test]
+    fn both_spellings_of_an_expert_land_in_the_same_place() {
+        let shard = Shard { rank: 1, ranks: 2 };
+        let fused = moves(&Target::FusedExpertsGateUp, &[3, 8, 5], HEADS, shard);
+        assert_eq!(rows(&fused, 1), [((2, 4), (0, 2)), ((6, 8), (2, 4))]);
+        let up = Target::ExpertGateUp { expert: 2, half: Half::Up };
+        let single = moves(&up, &[4, 5], HEADS, shard);
+        assert_eq!(single[0].source.0[0], Span::new(2, 4));
+        assert_eq!(single[0].slot.0, [Span::new(2, 3), Span::new(2, 4), Span::new(0, 5)]);
+    }
+
+    #[test]
+    fn a_row_parallel_source_is_cut_along_its_columns() {
+        let shard = Shard { rank: 1, ranks: 2 };
+        let found = moves(&Target::Row, &[6, 8], HEADS, shard);
+        assert_eq!(rows(&found, 1), [((4, 8), (0, 4))]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Post-load: what a layer does once all its sources arrived. The first pass binds storages; every
+//! later one writes into them.
+
+use coldproof_contract::evidence::{Fact, PostLoadFact, PostLoadStage};
+use coldproof_contract::words::{Address, Generation, Packing};
+use half::bf16;
+
+use super::layout::{magnitude_order, permute};
+use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
+use crate::device::Device;
+use crate::faults;
+use crate::models::Dims;
+use crate::ranks::{Failure, Worker};
+use crate::slots::{SlotId, Slots};
+
+/// What a layer does after its sources arrived.
+#[derive(Clone, Debug)]
+pub(crate) enum HookKind {
+    /// Computes the rotary table, where it is not there yet or was lost.
+    Rotary {
+        /// The table.
+        table: SlotId,
+    },
+    /// Orders the columns of a row-parallel weight by magnitude and clears the kernel's scratch.
+    Permute {
+        /// The weight.
+        weight: SlotId,
+        /// Its columns' order.
+        permutation: SlotId,
+        /// The kernel's scratch.
+        workspace: SlotId,
+    },
+    /// Packs stacked experts into panels.
+    Experts {
+        /// Gate and up.
+        w13: SlotId,
+        /// Down.
+        w2: SlotId,
+    },
+    /// Widens a norm's weight to f32.
+    Widen {
+        /// The weight.
+        weight: SlotId,
+        /// Its copy in f32.
+        copy: SlotId,
+    },
+}
+
+/// One layer's post-load.
+#[derive(Clone, Debug)]
+pub(crate) struct Hook {
+    /// The module path.
+    pub(crate) layer: String,
+    /// What it does.
+    pub(crate) kind: HookKind,
+}
+
+/// Gives a slot a storage, if it has none.
+pub(crate) fn bind(device: &mut Device, slots: &mut Slots, id: SlotId) -> Result<Address, Failure> {
+    if slots[id].storage.is_none() {
+        let spec = &slots[id].spec;
+        let storage = device.alloc(spec.region, spec.bytes(), &spec.name.0)?;
+        slots[id].storage = Some(storage);
+    }
+    Ok(slots.address(id)?)
+}
+
+/// The rotary table in f32: for every position the cosines, then the sines.
+fn rotary_table(inverse_frequencies: &[f32], positions: u64) -> Vec<f32> {
+    let mut table = Vec::with_capacity(inverse_frequencies.len() * 2 * positions as usize);
+    for position in 0..positions {
+        let angle = |frequency: &f32| position as f32 * frequency;
+        table.extend(inverse_frequencies.iter().map(|f| libm::cosf(angle(f))));
+        table.extend(inverse_frequencies.iter().map(|f| libm::sinf(angle(f))));
+    }
+    table
+}
+
+impl Worker {
+    /// Says which layers will need post-load.
+    pub(crate) fn expect_post_load(&mut self) -> Result<(), Failure> {
+        for hook in self.hooks.clone() {
+            self.state_stage(&hook.layer, PostLoadStage::Expected)?;
+        }
+        Ok(())
+    }
+
+    /// Every layer's post-load, in model order, then its finalisation.
+    pub(crate) fn post_load(&mut self) -> Result<(), Failure> {
+        let generation = self.load()?.generation;
+        for hook in self.hooks.clone() {
+            self.process(&hook.kind, generation)?;
+            self.state_stage(&hook.layer, PostLoadStage::Processed)?;
+            self.state_stage(&hook.layer, PostLoadStage::Finalised)?;
+        }
+        self.lost = false;
+        Ok(())
+    }
+
+    fn state_stage(&mut self, layer: &str, stage: PostLoadStage) -> Result<(), Failure> {
+        let transaction = self.load()?.transaction;
+        self.claims.push(Fact::PostLoad(PostLoadFact {
+            transaction,
+            layer: layer.to_owned(),
+            stage,
+            prerequisites: Vec::new(),
+        }));
+        Ok(())
+    }
+
+    fn process(&mut self, kind: &HookKind, generation: Generation) -> Result<(), Failure> {
+        match *kind {
+            HookKind::Rotary { table } => self.process_rotary(table, generation),
+            HookKind::Permute { weight, permutation, workspace } => {
+                self.order_columns(weight, permutation)?;
+                self.slots[permutation].epoch = generation;
+                faults::reset_workspace(self, workspace)?;
+                self.slots[workspace].epoch = generation;
+                Ok(())
+            }
+            HookKind::Experts { w13, w2 } => {
+                self.pack(w13)?;
+                self.pack(w2)
+            }
+            HookKind::Widen { weight, copy } => {
+                if faults::widen_norm(self, weight, copy)? {
+                    self.slots[copy].epoch = generation;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn process_rotary(&mut self, table: SlotId, generation: Generation) -> Result<(), Failure> {
+        if self.slots[table].storage.is_none() || self.lost {
+            self.compute_rotary(table)?;
+            self.slots[table].epoch = generation;
+        }
+        faults::restore_rotary(self, table)
+    }
+
+    /// Computes the rotary table in place.
+    pub(crate) fn compute_rotary(&mut self, table: SlotId) -> Result<(), Failure> {
+        let address = bind(&mut self.device, &mut self.slots, table)?;
+        let values = rotary_table(&self.dims.inverse_frequencies, self.dims.max_positions);
+        Ok(self.device.write(address, bytemuck::cast_slice(&values))?)
+    }
+
+    fn order_columns(&mut self, weight: SlotId, permutation: SlotId) -> Result<(), Failure> {
+        let logical = read_slot(&self.device, &self.slots, weight)?;
+        let matrix = matrix_of(&self.slots[weight].spec);
+        let address = self.slots.address(weight)?;
+        let values = self.device.view::<bf16>(address, matrix.rows * matrix.columns)?;
+        let order = magnitude_order(values, matrix.columns, Dims::row_blocks(self.shard));
+        faults::bind_permutation(self, permutation, &order)?;
+        let indices: Vec<usize> = order.iter().map(|&column| column as usize).collect();
+        let stored = permute(&logical, matrix, &indices);
+        self.device.write(address, &stored)?;
+        self.slots[weight].runtime = true;
+        Ok(())
+    }
+
+    /// Packs a slot that a load left in logical order.
+    fn pack(&mut self, id: SlotId) -> Result<(), Failure> {
+        let Packing::Panels { width } = self.slots[id].spec.packing else { return Ok(()) };
+        if layout_of(&self.slots, id) == Layout::Plain {
+            let panels = Layout::Panels(width as usize);
+            convert_slot(&mut self.device, &self.slots, id, &Layout::Plain, &panels)?;
+            self.slots[id].runtime = true;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_has_its_cosines_then_its_sines() {
+        let table = rotary_table(&[1.0, 0.5], 3);
+        assert_eq!(table[..4], [1.0, 1.0, 0.0, 0.0]);
+        let angles = [2.0f32, 1.0];
+        for (pair, angle) in angles.into_iter().enumerate() {
+            assert!((table[8 + pair] - angle.cos()).abs() < 1e-6);
+            assert!((table[10 + pair] - angle.sin()).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What layers declare of themselves while a model is built: slots, sources, post-load hooks.
+
+use coldproof_contract::words::{Packing, SlotName};
+
+use super::Dims;
+use crate::loader::{Catalogue, Hook, HookKind, Shard, Target};
+use crate::slots::{SlotId, SlotSpec, Slots};
+
+/// The paged KV cache of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvShape {
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// Tokens of a block.
+    pub(crate) block_size: u64,
+}
+
+/// Collects one rank's model.
+#[derive(Debug)]
+pub(crate) struct Builder<'a> {
+    /// The model's dimensions.
+    pub(crate) dims: &'a Dims,
+    /// This rank among the ranks.
+    pub(crate) shard: Shard,
+    /// The KV cache.
+    pub(crate) kv: KvShape,
+    /// Slots declared so far.
+    pub(crate) slots: Slots,
+    /// Sources declared so far.
+    pub(crate) catalogue: Catalogue,
+    /// Post-load hooks, in model order.
+    pub(crate) hooks: Vec<Hook>,
+}
+
+impl<'a> Builder<'a> {
+    /// Nothing declared yet.
+    pub(crate) fn new(dims: &'a Dims, shard: Shard, kv: KvShape) -> Self {
+        Self {
+            dims,
+            shard,
+            kv,
+            slots: Slots::default(),
+            catalogue: Catalogue::default(),
+            hooks: Vec::new(),
+        }
+    }
+
+    /// A bf16 parameter of this local shape.
+    pub(crate) fn parameter(&mut self, name: &str, shape: &[u64]) -> SlotId {
+        self.slots.declare(SlotSpec::parameter(name.to_owned(), shape))
+    }
+
+    /// A bf16 parameter in another runtime order.
+    pub(crate) fn packed(&mut self, name: &str, shape: &[u64], packing: Packing) -> SlotId {
+        self.slots.declare(SlotSpec::parameter(name.to_owned(), shape).packed(packing))
+    }
+
+    /// A source of this full shape that is cut over the ranks.
+    pub(crate) fn sharded(&mut self, name: String, shape: &[u64], slot: SlotId, target: Target) {
+        self.catalogue.add(name, shape, slot, target, self.shard);
+    }
+
+    /// A parameter that every rank holds whole, with the source of the same name.
+    pub(crate) fn replicated(&mut self, name: &str, shape: &[u64]) -> SlotId {
+        let slot = self.parameter(name, shape);
+        self.catalogue.add(name.to_owned(), shape, slot, Target::Replicated, Shard::WHOLE);
+        slot
+    }
+
+    /// A layer's post-load.
+    pub(crate) fn hook(&mut self, layer: &str, kind: HookKind) {
+        self.hooks.push(Hook { layer: layer.to_owned(), kind });
+    }
+
+    /// The name of a declared slot.
+    pub(crate) fn name(&self, id: SlotId) -> SlotName {
+        self.slots[id].spec.name.clone()
+    }
+}

@@ -1,0 +1,12 @@
+//! Families: one file each, about as long as its mathematics.
+
+mod builder;
+mod decoder;
+mod dims;
+mod llama;
+mod qwen3;
+mod qwen3_moe;
+
+pub(crate) use builder::{Builder, KvShape};
+pub(crate) use decoder::{Block, Decoder, FeedForward};
+pub(crate) use dims::{Dims, Experts};

@@ -1,0 +1,162 @@
+//! One forward on one rank: eager, captured, or replayed.
+
+use std::sync::Arc;
+
+use coldproof_contract::evidence::Fact;
+use coldproof_contract::words::Address;
+
+use super::{Failure, Worker};
+use crate::device::Device;
+use crate::graph::Graph;
+use crate::kernels::Tables;
+use crate::layers::{Batch, Forward};
+
+/// The position of a row that is padding.
+const PADDING_POSITION: i32 = -1;
+
+/// What a forward computes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The request that it runs for.
+    pub(crate) request: String,
+    /// Token ids, one a row.
+    pub(crate) ids: Vec<i32>,
+    /// Positions, one a row.
+    pub(crate) positions: Vec<i32>,
+    /// Block tables: one a row, or one for all rows.
+    pub(crate) tables: Vec<Vec<i32>>,
+    /// Whether all rows are of one sequence.
+    pub(crate) one_sequence: bool,
+}
+
+/// A captured graph with the places of its inputs and outputs.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    graph: Graph,
+    batch: Batch,
+    logits: Address,
+}
+
+impl Captured {
+    /// Rows that it computes.
+    pub(crate) const fn rows(&self) -> usize {
+        self.batch.rows
+    }
+}
+
+impl Worker {
+    /// Entries of a block table.
+    fn max_blocks(&self) -> usize {
+        self.dims.max_positions.div_ceil(self.kv.block_size).min(self.kv.blocks) as usize
+    }
+
+    /// Launches every kernel. Logits of all rows, or of the last one where the rows are one
+    /// sequence.
+    pub(crate) fn run_eager(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
+        self.device.set_request(&step.request);
+        let rows = step.ids.len();
+        let layout = if step.one_sequence { Tables::Shared } else { Tables::PerRow };
+        let decoder = Arc::clone(&self.decoder);
+        let mut forward = self.forward(rows, layout)?;
+        write_inputs(forward.device, &forward.batch, step)?;
+        let logits = decoder.forward(&mut forward, step.one_sequence)?;
+        let wanted = if step.one_sequence { 1 } else { rows };
+        let found = read_logits(&forward, logits, wanted)?;
+        forward.release(0)?;
+        Ok(found)
+    }
+
+    /// Records a graph of `rows` rows, named `decode-{rows}`.
+    pub(crate) fn capture(&mut self, rows: usize) -> Result<(), Failure> {
+        self.device.begin_capture(&format!("decode-{rows}"))?;
+        let decoder = Arc::clone(&self.decoder);
+        let mut forward = self.forward(rows, Tables::PerRow)?;
+        let recorded = decoder.forward(&mut forward, false);
+        let batch = forward.batch;
+        let graph = self.device.end_capture()?;
+        let logits = recorded?;
+        self.uncounted.extend(graph.census().into_iter().map(Fact::Node));
+        self.graphs.push(Captured { graph, batch, logits });
+        Ok(())
+    }
+
+    /// Replays the smallest graph that holds the step's rows.
+    pub(crate) fn replay(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
+        self.device.set_request(&step.request);
+        let rows = step.ids.len();
+        let fitting = self.graphs.iter().filter(|captured| captured.rows() >= rows);
+        let Some(captured) = fitting.min_by_key(|captured| captured.rows()) else {
+            return Err(Failure::Refused(format!("no captured graph has {rows} rows")));
+        };
+        write_inputs(&mut self.device, &captured.batch, &padded(step, captured.batch))?;
+        self.device.replay(&captured.graph)?;
+        let width = self.dims.vocabulary as usize;
+        let logits = self.device.view::<f32>(captured.logits, rows * width)?;
+        Ok(logits.chunks_exact(width).map(<[f32]>::to_vec).collect())
+    }
+
+    /// Replays a graph on whatever its inputs hold, in whatever state the engine is.
+    pub(crate) fn replay_as_is(&mut self, name: &str) -> Result<(), Failure> {
+        self.device.set_request("probe");
+        let unknown = || Failure::Refused(format!("no graph `{name}` was captured"));
+        let named = self.graphs.iter().find(|captured| captured.graph.name == name);
+        Ok(self.device.replay(&named.ok_or_else(unknown)?.graph)?)
+    }
+
+    fn forward(&mut self, rows: usize, layout: Tables) -> Result<Forward<'_>, Failure> {
+        let max_blocks = self.max_blocks();
+        let batch = Batch {
+            rows,
+            ids: Address(0),
+            positions: Address(0),
+            tables: Address(0),
+            layout,
+            max_blocks,
+        };
+        let mut forward = Forward {
+            device: &mut self.device,
+            slots: &self.slots,
+            dims: &self.dims,
+            shard: self.shard,
+            kv: self.kv,
+            batch,
+            taken: Vec::new(),
+        };
+        forward.batch.ids = forward.buffer(rows, 1, "input.ids")?;
+        forward.batch.positions = forward.buffer(rows, 1, "input.positions")?;
+        let tables = if layout == Tables::Shared { 1 } else { rows };
+        forward.batch.tables = forward.buffer(tables, max_blocks, "input.block_tables")?;
+        Ok(forward)
+    }
+}
+
+/// The same step with padding rows up to a graph's rows.
+fn padded(step: &Step, batch: Batch) -> Step {
+    let mut padded = step.clone();
+    padded.ids.resize(batch.rows, 0);
+    padded.positions.resize(batch.rows, PADDING_POSITION);
+    padded.tables.resize(batch.rows, Vec::new());
+    padded
+}
+
+fn write_inputs(device: &mut Device, batch: &Batch, step: &Step) -> Result<(), Failure> {
+    device.write(batch.ids, bytemuck::cast_slice(&step.ids))?;
+    device.write(batch.positions, bytemuck::cast_slice(&step.positions))?;
+    let mut tables = Vec::with_capacity(step.tables.len() * batch.max_blocks);
+    for table in &step.tables {
+        let end = tables.len() + batch.max_blocks;
+        tables.extend(table.iter().take(batch.max_blocks));
+        tables.resize(end, 0);
+    }
+    Ok(device.write(batch.tables, bytemuck::cast_slice(&tables))?)
+}
+
+fn read_logits(
+    forward: &Forward<'_>,
+    logits: Address,
+    rows: usize,
+) -> Result<Vec<Vec<f32>>, Failure> {
+    let width = forward.dims.vocabulary as usize;
+    let values = forward.device.view::<f32>(logits, rows * width)?;
+    Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())
+}

@@ -1,0 +1,171 @@
+//! One rank: its device, its part of the model, its loads and its graphs.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use coldproof_contract::evidence::{ClaimFact, Fact};
+use coldproof_contract::words::{Generation, Packing, Rank, SlotKind};
+
+use super::Failure;
+use super::step::Captured;
+use crate::arena::{ArenaConfig, Region};
+use crate::collective::Collective;
+use crate::device::Device;
+use crate::faults::Faults;
+use crate::loader::{Catalogue, Hook, Load, Shard, bind, read_slot};
+use crate::models::{Builder, Decoder, Dims, KvShape};
+use crate::slots::{SlotId, Slots};
+
+/// What one rank is started with.
+#[derive(Debug)]
+pub(crate) struct WorkerConfig {
+    /// Which rank.
+    pub(crate) rank: Rank,
+    /// The same among the ranks that share every layer.
+    pub(crate) shard: Shard,
+    /// The model.
+    pub(crate) dims: Arc<Dims>,
+    /// The KV cache.
+    pub(crate) kv: KvShape,
+    /// The device's memory.
+    pub(crate) arena: ArenaConfig,
+    /// Faults that are switched on.
+    pub(crate) faults: Faults,
+    /// This rank's end of the collectives.
+    pub(crate) collective: Collective,
+    /// Ends every wait once it is set.
+    pub(crate) cancel: Arc<AtomicBool>,
+}
+
+/// A region's slots, copied to the host while it is unmapped.
+type Backup = Vec<(SlotId, Vec<u8>)>;
+
+/// One rank.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) rank: Rank,
+    pub(crate) shard: Shard,
+    pub(crate) dims: Arc<Dims>,
+    pub(crate) kv: KvShape,
+    pub(crate) device: Device,
+    pub(crate) slots: Slots,
+    pub(crate) decoder: Arc<Decoder>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) hooks: Vec<Hook>,
+    pub(crate) faults: Faults,
+    pub(crate) graphs: Vec<Captured>,
+    /// Node facts of graphs that nobody has asked for yet.
+    pub(crate) uncounted: Vec<Fact>,
+    /// The load that is going on.
+    pub(crate) load: Option<Load>,
+    /// What this rank says of itself, since it was last asked.
+    pub(crate) claims: Vec<Fact>,
+    /// Whether all weights and buffers were discarded since the last load.
+    pub(crate) lost: bool,
+    backup: Option<Backup>,
+}
+
+impl Worker {
+    /// A rank with storages for its parameters and its KV cache, and nothing in them.
+    pub(crate) fn new(config: WorkerConfig) -> Result<Self, Failure> {
+        let mut device = Device::new(config.arena, config.collective, config.cancel)?;
+        let dims = config.dims;
+        let mut builder = Builder::new(&dims, config.shard, config.kv);
+        let decoder = Arc::new(dims.declare(&mut builder));
+        let Builder { mut slots, catalogue, hooks, .. } = builder;
+        for id in slots.ids() {
+            let spec = &slots[id].spec;
+            if spec.kind == SlotKind::Parameter || spec.region == Region::KvCache {
+                bind(&mut device, &mut slots, id)?;
+            }
+        }
+        Ok(Self {
+            rank: config.rank,
+            shard: config.shard,
+            dims,
+            kv: config.kv,
+            device,
+            slots,
+            decoder,
+            catalogue,
+            hooks,
+            faults: config.faults,
+            graphs: Vec::new(),
+            uncounted: Vec::new(),
+            load: None,
+            claims: Vec::new(),
+            lost: false,
+            backup: None,
+        })
+    }
+
+    /// States something of this rank.
+    pub(crate) fn claim(&mut self, what: &str, value: &str) {
+        let (what, value) = (what.to_owned(), value.to_owned());
+        self.claims.push(Fact::Claim(ClaimFact { what, value }));
+    }
+
+    /// The load that is going on.
+    pub(crate) fn load(&self) -> Result<&Load, Failure> {
+        self.load.as_ref().ok_or_else(no_load)
+    }
+
+    /// The load that is going on.
+    pub(crate) fn load_mut(&mut self) -> Result<&mut Load, Failure> {
+        self.load.as_mut().ok_or_else(no_load)
+    }
+
+    /// Gives both regions' memory back; weights are kept on the host or discarded.
+    pub(crate) fn sleep(&mut self, keep_weights: bool) -> Result<(), Failure> {
+        if keep_weights {
+            self.backup = Some(self.copy_to_host()?);
+        } else {
+            self.discard();
+        }
+        self.device.unmap(Region::Weights)?;
+        Ok(self.device.unmap(Region::KvCache)?)
+    }
+
+    fn copy_to_host(&self) -> Result<Backup, Failure> {
+        let mut backup = Backup::new();
+        for id in self.slots.ids() {
+            let slot = &self.slots[id];
+            if slot.spec.region == Region::Weights && slot.storage.is_some() {
+                backup.push((id, read_slot(&self.device, &self.slots, id)?));
+            }
+        }
+        Ok(backup)
+    }
+
+    /// Nothing is known of any byte of the weights any more. A storage whose order depends on its
+    /// bytes is in none, so the next load finds it in logical order; panels stay panels.
+    fn discard(&mut self) {
+        self.lost = true;
+        self.backup = None;
+        for id in self.slots.ids() {
+            let slot = &mut self.slots[id];
+            if slot.spec.region == Region::Weights {
+                slot.runtime &= matches!(slot.spec.packing, Packing::Panels { .. });
+                slot.epoch = Generation(0);
+            }
+        }
+    }
+
+    /// Takes memory for weights at the old addresses, and what the host kept of them.
+    pub(crate) fn wake_weights(&mut self) -> Result<(), Failure> {
+        self.device.map(Region::Weights)?;
+        for (id, bytes) in self.backup.take().unwrap_or_default() {
+            self.device.write(self.slots.address(id)?, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Takes memory for the KV cache at the old address; it holds nothing.
+    pub(crate) fn wake_kv(&mut self) -> Result<(), Failure> {
+        Ok(self.device.map(Region::KvCache)?)
+    }
+}
+
+fn no_load() -> Failure {
+    Failure::Refused("no load is going on; call `begin` first".to_owned())
+}

@@ -1,0 +1,85 @@
+//! Degrees of tensor parallelism that the checkpoints of the repository do not divide by.
+
+use camino::Utf8Path;
+use coldproof_checkpoint::TensorRef;
+use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
+use coldproof_contract::words::Topology;
+use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, Mode};
+
+use crate::fixtures::{Bits, bits, raw, update};
+
+/// A small sparse model with these heads.
+fn model(heads: u64, kv_heads: u64, experts: u64) -> ModelConfig {
+    let text = format!(
+        r#"{{"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_act": "silu",
+            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads}, "head_dim": 8,
+            "vocab_size": 203, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+            "num_experts": {experts}, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+            "mlp_only_layers": [1], "norm_topk_prob": true, "rope_theta": 10000.0}}"#
+    );
+    ModelConfig::parse(text.as_bytes()).unwrap()
+}
+
+/// Small weights that differ by seed, tensor and element.
+fn weights(model: &ModelConfig, seed: u64, folder: &Utf8Path) -> Vec<TensorRef> {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let unit = (state >> 40) as f32 / (1u64 << 24) as f32;
+        half::bf16::from_f32(unit - 0.5).to_le_bytes()
+    };
+    let catalogue = Catalogue::of(model);
+    let tensors = catalogue.usual_rules().map(|rule| {
+        let elements = rule.shape.iter().product::<u64>();
+        let bytes: Vec<u8> = (0..elements).flat_map(|_| next()).collect();
+        raw(folder, &rule.source, rule.shape.clone(), &bytes)
+    });
+    tensors.collect()
+}
+
+fn serve(engine: &mut Engine, mode: Mode) -> Bits {
+    let request = GenerateRequest {
+        prompt: (0..21).map(|token| token * 9 + 1).collect(),
+        forced: vec![200, 3, 77],
+        mode,
+        ..GenerateRequest::default()
+    };
+    bits(&engine.generate(&request).unwrap().rows)
+}
+
+fn loaded(model: &ModelConfig, tp: u32, tensors: &[TensorRef]) -> Engine {
+    let topology = Topology::tensor(tp);
+    let config = EngineConfig { topology, ..EngineConfig::new(model.clone()) };
+    let mut engine = Engine::start(config).unwrap();
+    engine.load(tensors).unwrap();
+    engine
+}
+
+#[test]
+fn eight_ranks_with_two_kv_heads_have_the_bits_of_one() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = model(8, 2, 5);
+    let a = weights(&model, 1, Utf8Path::from_path(a.path()).unwrap());
+    let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
+    let one = serve(&mut loaded(&model, 1, &b), Mode::Eager);
+    for tp in [2, 4, 8] {
+        let mut engine = loaded(&model, tp, &a);
+        engine.capture().unwrap();
+        update(&mut engine, &b).unwrap();
+        assert_eq!(serve(&mut engine, Mode::Graph), one, "tp {tp}");
+    }
+}
+
+#[test]
+fn three_ranks_have_the_bits_of_a_cold_load_on_three() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = model(9, 3, 4);
+    let a = weights(&model, 1, Utf8Path::from_path(a.path()).unwrap());
+    let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
+    let mut engine = loaded(&model, 3, &a);
+    engine.capture().unwrap();
+    update(&mut engine, &b).unwrap();
+    assert_eq!(serve(&mut engine, Mode::Graph), serve(&mut loaded(&model, 3, &b), Mode::Eager));
+}

@@ -1,0 +1,11 @@
+//! The engine against numbers that transformers computed, against itself, and with its faults.
+
+#![expect(clippy::unwrap_used, reason = "a helper that cannot set up a test fails it")]
+
+mod cold;
+mod degrees;
+mod faults;
+mod fixtures;
+mod refusals;
+mod sleep;
+mod update;

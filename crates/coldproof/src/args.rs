@@ -1,0 +1,220 @@
+//! What was typed.
+
+use camino::Utf8PathBuf;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Proves that an engine that took a live weight update is the engine that a cold load would have
+/// built.
+#[derive(Debug, Parser)]
+#[command(name = "coldproof", version, propagate_version = true, after_long_help = EXAMPLES)]
+pub struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  coldproof prove                                   a small pair of its own, the embedded engine
+  coldproof prove --from A --to B --out run         two checkpoints; evidence and verdict in `run`
+  coldproof prove --fault F1.05                     the embedded engine with a known bug
+  coldproof check run/evidence.jsonl                judge recorded evidence again
+  coldproof keys B                                  two-way key accounting
+
+Exit codes: 0 proven, 1 a finding, 2 bad input or usage, 3 undecided, 70 a bug, 130 interrupted.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Prove one live update of an engine.
+    Prove(ProveArgs),
+    /// Judge recorded evidence again.
+    Check(CheckArgs),
+    /// Two-way key accounting of a checkpoint, without an engine.
+    Keys(KeysArgs),
+    /// Topology-independent digests of a checkpoint.
+    Digest(DigestArgs),
+    /// Make a deterministic B from A.
+    Perturb(PerturbArgs),
+    /// Make checkpoints whose values say where they came from.
+    Sentinel(SentinelArgs),
+    /// Print shell completions.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Serve the embedded engine over the engine protocol on stdin and stdout.
+    #[command(hide = true)]
+    Agent,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Lanes by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LaneArg {
+    /// Live update against cold load.
+    Differential,
+    /// Sentinels on every rank.
+    Routing,
+    /// Two-way key accounting through the engine.
+    Names,
+    /// Caches across the update.
+    Caches,
+    /// The eight steps.
+    Composite,
+}
+
+/// `coldproof prove`
+#[derive(Debug, Args)]
+#[command(after_long_help = PROVE_EXAMPLES)]
+pub struct ProveArgs {
+    /// The engine: `reference` is built in.
+    #[arg(long, value_name = "ENGINE", default_value = "reference")]
+    pub engine: String,
+    /// The checkpoint that the engine serves first. With neither --from nor --to, a small pair is made.
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<Utf8PathBuf>,
+    /// The checkpoint that it is updated to.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<Utf8PathBuf>,
+    /// Tensor-parallel ranks.
+    #[arg(long, value_name = "N")]
+    pub tp: Option<u32>,
+    /// Pipeline stages.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub pp: u32,
+    /// Expert-parallel ranks.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ep: u32,
+    /// Only these lanes (may be given several times).
+    #[arg(long = "lane", value_name = "NAME", value_delimiter = ',')]
+    pub lanes: Vec<LaneArg>,
+    /// What must be proven: categories 1 to 7 and `transition`, comma separated.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub require: Vec<String>,
+    /// Switch a fault of the embedded engine on (may be given several times); `ID~` is its correct twin.
+    #[arg(long = "fault", value_name = "ID", value_delimiter = ',')]
+    pub faults: Vec<String>,
+    /// All that the embedded engine says of itself is its correct twin's.
+    #[arg(long)]
+    pub lying: bool,
+    /// Write verdict.json, junit.xml and evidence.jsonl here.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<Utf8PathBuf>,
+    /// Seed of everything that is drawn.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// The longest that one step may take, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub deadline: u64,
+    /// How the verdict is printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+const PROVE_EXAMPLES: &str = "\
+Examples:
+  coldproof prove
+  coldproof prove --from step-100 --to step-101 --tp 2 --out run
+  coldproof prove --from A --to B --lane differential --lane caches
+  coldproof prove --from A --to B --require 1,2,3,transition --format json
+  coldproof prove --fault F2.01 --lying";
+
+/// `coldproof check`
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  coldproof check run/evidence.jsonl --require 1,2,3")]
+pub struct CheckArgs {
+    /// Recorded evidence.
+    #[arg(value_name = "EVIDENCE.jsonl")]
+    pub evidence: Utf8PathBuf,
+    /// What must be proven, instead of what the run required.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub require: Vec<String>,
+    /// Write verdict.json and junit.xml here.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<Utf8PathBuf>,
+    /// How the verdict is printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `coldproof keys`
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  coldproof keys step-101\n  coldproof keys step-101 --model base/config.json"
+)]
+pub struct KeysArgs {
+    /// The checkpoint.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: Utf8PathBuf,
+    /// The model's config.json, where the checkpoint has none or another is meant.
+    #[arg(long, value_name = "CONFIG")]
+    pub model: Option<Utf8PathBuf>,
+    /// How the accounts are printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `coldproof digest`
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  coldproof digest step-101\n  coldproof digest step-101 --against exported"
+)]
+pub struct DigestArgs {
+    /// The checkpoint.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: Utf8PathBuf,
+    /// Another checkpoint; exit code 1 on a difference.
+    #[arg(long, value_name = "OTHER")]
+    pub against: Option<Utf8PathBuf>,
+    /// How digests are printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `coldproof perturb`
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  coldproof perturb A B --seed 1\n  coldproof perturb A B --seed 1 --ulp"
+)]
+pub struct PerturbArgs {
+    /// The checkpoint to start from.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: Utf8PathBuf,
+    /// A folder that does not exist or is empty.
+    #[arg(value_name = "OUT")]
+    pub out: Utf8PathBuf,
+    /// The seed.
+    #[arg(long, value_name = "N")]
+    pub seed: u64,
+    /// Move one element of one tensor by one unit in the last place, and name it.
+    #[arg(long)]
+    pub ulp: bool,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `coldproof sentinel`
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  coldproof sentinel A sentinels")]
+pub struct SentinelArgs {
+    /// The checkpoint whose names and shapes are taken.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: Utf8PathBuf,
+    /// A folder that does not exist or is empty; gets OUT/0, OUT/1, ….
+    #[arg(value_name = "OUT")]
+    pub out: Utf8PathBuf,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}

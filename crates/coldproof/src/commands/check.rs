@@ -1,0 +1,41 @@
+//! `coldproof check`: judges recorded evidence again, without the engine or the checkpoints.
+
+use std::io::BufReader;
+
+use coldproof_contract::evidence::Record;
+use coldproof_contract::verdict::judge;
+
+use crate::args::{CheckArgs, Format};
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::out_dir::OutDir;
+use crate::output;
+use crate::settings::requirements;
+
+pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
+    let bad = |message: String| {
+        Failure::new(
+            "evidence",
+            args.evidence.as_str(),
+            message,
+            "give the evidence.jsonl that `coldproof prove --out DIR` wrote",
+        )
+    };
+    let file = fs_err::File::open(&args.evidence).map_err(|error| bad(error.to_string()))?;
+    let mut record = Record::read(&mut BufReader::new(file))
+        .map_err(|error| bad(format!("`{}`: {error}", args.evidence)))?;
+    if !args.require.is_empty() {
+        record.header.settings.required = requirements(&args.require)?;
+    }
+    let out = args.out.as_deref().map(OutDir::open).transpose()?;
+    let verdict = judge(&record);
+    if let Some(out) = out {
+        out.text("junit.xml", &output::junit(&verdict))?;
+        out.text("verdict.json", &output::json(&verdict))?;
+    }
+    output::print(&match args.format {
+        Format::Text => output::verdict(&verdict),
+        Format::Json => output::json(&verdict),
+    });
+    Ok(verdict.verdict.into())
+}

@@ -1,0 +1,83 @@
+//! A file a command.
+
+mod agent;
+mod check;
+mod digest;
+mod keys;
+mod perturb;
+mod prove;
+mod sentinel;
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command, Format};
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::output;
+
+/// Runs one command line and prints its result.
+pub(crate) fn run(args: &[OsString]) -> Exit {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(args, &error),
+    };
+    let format = format(&cli.command);
+    let result = match &cli.command {
+        Command::Prove(args) => prove::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Keys(args) => keys::run(args),
+        Command::Digest(args) => digest::run(args),
+        Command::Perturb(args) => perturb::run(args),
+        Command::Sentinel(args) => sentinel::run(args),
+        Command::Completions { shell } => Ok(completions(*shell)),
+        Command::Agent => agent::run(),
+    };
+    result.unwrap_or_else(|failure| report(&failure, format))
+}
+
+const fn format(command: &Command) -> Format {
+    match command {
+        Command::Prove(args) => args.format,
+        Command::Check(args) => args.format,
+        Command::Keys(args) => args.format,
+        Command::Digest(args) => args.format,
+        Command::Perturb(args) => args.format,
+        Command::Sentinel(args) => args.format,
+        Command::Completions { .. } | Command::Agent => Format::Text,
+    }
+}
+
+fn report(failure: &Failure, format: Format) -> Exit {
+    if format == Format::Json {
+        output::print(&format!("{}\n", failure.json()));
+    }
+    anstream::eprint!("{}", output::failure(failure));
+    Exit::Usage
+}
+
+/// Help and version go to stdout and end well; the rest is bad usage.
+fn usage(args: &[OsString], error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        output::print(&error.render().ansi().to_string());
+        return Exit::Proven;
+    }
+    let json = args.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
+        || args.iter().any(|arg| arg == "--format=json");
+    if json {
+        let text = error.render().to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let failure = Failure::usage("arguments", message, "`coldproof --help` lists the commands");
+        output::print(&format!("{}\n", failure.json()));
+    }
+    anstream::eprint!("{}", error.render().ansi());
+    Exit::Usage
+}
+
+fn completions(shell: clap_complete::Shell) -> Exit {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "coldproof", &mut text);
+    output::print(&String::from_utf8_lossy(&text));
+    Exit::Proven
+}

@@ -1,0 +1,104 @@
+//! `coldproof prove`: drives an engine through a live update and judges the evidence.
+
+use std::process::Command;
+
+use coldproof_contract::evidence::Record;
+use coldproof_contract::verdict::{Note, Verdict, VerdictKind, judge};
+use coldproof_contract::words::Topology;
+use coldproof_lanes::adapters::Reference;
+use coldproof_lanes::engine::{Capabilities, EngineError, EngineUnderTest, Reply, StartSpec};
+use coldproof_lanes::factory::EngineFactory;
+use coldproof_lanes::protocol::ProcessEngine;
+
+use crate::args::{Format, ProveArgs};
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::out_dir::OutDir;
+use crate::output;
+use crate::prepare;
+use crate::progress::Spinner;
+use crate::settings::ProveSettings;
+
+/// Engines of one run: the one under test in this process, the cold one in its own.
+struct Engines {
+    faults: Vec<String>,
+    lying: bool,
+}
+
+impl EngineFactory for Engines {
+    fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
+        let spec = StartSpec { faults: self.faults.clone(), lying: self.lying, ..spec.clone() };
+        Ok(Box::new(Reference::start(&spec)?))
+    }
+
+    fn start_cold(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
+        let own = std::env::current_exe().map_err(|error| EngineError::Died {
+            text: format!("this program cannot find itself to start a cold engine: {error}"),
+            kernel: None,
+            address: None,
+        })?;
+        let mut command = Command::new(own);
+        command.arg("agent");
+        Ok(Box::new(ProcessEngine::start(command, spec)?))
+    }
+}
+
+pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
+    let settings = ProveSettings::of(args)?;
+    let out = settings.out.as_deref().map(OutDir::open).transpose()?;
+    let mut progress = Spinner::new();
+    let prepared = prepare::prepare(&settings, &progress);
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(failure) => {
+            progress.clear();
+            return Err(failure);
+        }
+    };
+    let engines = Engines { faults: settings.faults.clone(), lying: settings.lying };
+    let engine = capabilities(prepared.inputs.topology);
+    let record = coldproof_lanes::run(&prepared.inputs, &engine, &engines, &mut progress);
+    progress.say("judging");
+    let unchanged = prepared.verify_unchanged();
+    let mut verdict = judge(&record);
+    seeded_but_silent(&mut verdict, &settings);
+    progress.clear();
+    unchanged?;
+    if let Some(out) = out {
+        write(&out, &record, &verdict)?;
+    }
+    output::print(&match settings.format {
+        Format::Text => output::verdict(&verdict),
+        Format::Json => output::json(&verdict),
+    });
+    Ok(verdict.verdict.into())
+}
+
+fn capabilities(topology: Topology) -> Capabilities {
+    Capabilities {
+        kind: "reference".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        topology,
+        graphs: true,
+        sleep: true,
+        prefix_cache: true,
+    }
+}
+
+/// The evidence first, the verdict last: a verdict without its evidence never exists.
+fn write(out: &OutDir, record: &Record, verdict: &Verdict) -> Result<(), Failure> {
+    out.evidence(record)?;
+    out.text("junit.xml", &output::junit(verdict))?;
+    out.text("verdict.json", &output::json(verdict))
+}
+
+/// A seeded fault that was not found is not proven, whatever else is.
+fn seeded_but_silent(verdict: &mut Verdict, settings: &ProveSettings) {
+    let seeded: Vec<&str> =
+        settings.faults.iter().map(String::as_str).filter(|id| !id.ends_with('~')).collect();
+    if verdict.verdict == VerdictKind::Pass && !seeded.is_empty() {
+        verdict.verdict = VerdictKind::Undecided;
+        let text = format!("switched on and not found: {}", seeded.join(", "));
+        verdict.notes.push(Note { kind: "control".to_owned(), text });
+    }
+}

@@ -1,0 +1,131 @@
+//! The pair that `prove` makes when it is given none: a small model of the family that the faults
+//! need, so that the first run needs nothing.
+
+use camino::{Utf8Path, Utf8PathBuf};
+use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
+use coldproof_checkpoint::{Checkpoint, Layout, TensorSpec, perturb, write_checkpoint};
+use coldproof_contract::words::Dtype;
+use coldproof_reference::faults::{FAULTS, FaultRow};
+
+use super::failure;
+use crate::error::Failure;
+use crate::settings::ProveSettings;
+
+const LAYERS: u64 = 2;
+
+/// Makes A and B, and says where they are.
+pub fn make(
+    settings: &ProveSettings,
+    made: &Utf8Path,
+) -> Result<(Utf8PathBuf, Utf8PathBuf), Failure> {
+    let family = family(&settings.faults)?;
+    let (a, b) = (made.join("A"), made.join("B"));
+    let text = config(family);
+    let model = ModelConfig::parse(text.as_bytes()).map_err(|error| {
+        Failure::new("config", family, error.to_string(), "report this: the pair is our own")
+    })?;
+    write(&model, &a, settings.seed.wrapping_add(1)).map_err(failure)?;
+    fs_err::write(a.join("config.json"), &text)
+        .map_err(|error| Failure::output(a.as_str(), &error))?;
+    let from = Checkpoint::open(&a).map_err(failure)?;
+    perturb(&from, &b, settings.seed.wrapping_add(2)).map_err(failure)?;
+    Ok((a, b))
+}
+
+/// The family that every fault needs.
+fn family(faults: &[String]) -> Result<&'static str, Failure> {
+    let row = |id: &String| -> Option<&'static FaultRow> {
+        FAULTS.iter().find(|row| row.id.to_string() == id.trim_end_matches('~'))
+    };
+    let mut wanted = faults.iter().filter_map(row).filter_map(|row| row.family);
+    let Some(first) = wanted.next() else { return Ok("qwen3_moe") };
+    match wanted.find(|other| *other != first) {
+        None => Ok(first),
+        Some(other) => Err(Failure::usage(
+            "--fault",
+            format!("the faults need both `{first}` and `{other}`"),
+            "prove them one by one",
+        )),
+    }
+}
+
+fn config(family: &str) -> String {
+    let mut config = serde_json::json!({
+        "architectures": [match family {
+            "llama" => "LlamaForCausalLM",
+            "qwen3" => "Qwen3ForCausalLM",
+            _ => "Qwen3MoeForCausalLM",
+        }],
+        "model_type": family,
+        "dtype": "bfloat16",
+        "vocab_size": 331,
+        "hidden_size": 160,
+        "intermediate_size": 272,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" },
+        "tie_word_embeddings": false,
+    });
+    if family == "qwen3_moe" {
+        config["num_local_experts"] = 6.into();
+        config["num_experts_per_tok"] = 2.into();
+        config["moe_intermediate_size"] = 64.into();
+        config["norm_topk_prob"] = false.into();
+        config["decoder_sparse_step"] = 1.into();
+        config["mlp_only_layers"] = serde_json::json!([]);
+    }
+    format!("{config:#}\n")
+}
+
+/// Deterministic weights of a sensible scale: norms about one, matrices about 0.7 / sqrt(columns).
+fn write(
+    model: &ModelConfig,
+    out: &Utf8Path,
+    seed: u64,
+) -> Result<(), coldproof_checkpoint::CheckpointError> {
+    let catalogue = Catalogue::of(model);
+    let specs = catalogue.usual_rules().map(|rule| TensorSpec {
+        name: rule.source.clone(),
+        dtype: rule.dtype,
+        shape: rule.shape.clone(),
+    });
+    write_checkpoint(out, &Layout::single(specs.collect()), |spec| {
+        let mut state = name_seed(&spec.name, seed);
+        let elements = spec.shape.iter().product::<u64>();
+        let matrix = spec.shape.len() > 1;
+        let columns = spec.shape.last().copied().unwrap_or(1) as f32;
+        let scale = if matrix { 1.2 / columns.sqrt() } else { 0.3 };
+        let values = (0..elements).flat_map(|_| {
+            let uniform = (next(&mut state) >> 40) as f32 / (1_u64 << 24) as f32 * 2.0 - 1.0;
+            let value = if matrix { uniform * scale } else { uniform.abs() * scale + 0.9 };
+            bytes(value, spec.dtype)
+        });
+        Ok(values.collect())
+    })
+}
+
+/// bf16 by truncation: any value near the one drawn will do.
+fn bytes(value: f32, dtype: Dtype) -> Vec<u8> {
+    let bytes = value.to_bits().to_le_bytes();
+    if dtype == Dtype::Bf16 { bytes[2..].to_vec() } else { bytes.to_vec() }
+}
+
+fn name_seed(name: &str, seed: u64) -> u64 {
+    name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// splitmix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut word = *state;
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}

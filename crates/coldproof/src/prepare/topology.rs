@@ -1,0 +1,77 @@
+//! Which topologies a model can have, and which the routing lane takes.
+
+use coldproof_checkpoint::arch::ModelConfig;
+use coldproof_contract::routing::SourceRule;
+use coldproof_contract::words::Topology;
+use coldproof_reference::faults::FAULTS;
+
+use super::placeable;
+use crate::error::Failure;
+use crate::settings::ProveSettings;
+
+/// Degrees that the embedded engine has.
+const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
+
+/// The topology asked for, or the smallest that the faults need.
+pub fn asked(
+    model: &ModelConfig,
+    rules: &[SourceRule],
+    settings: &ProveSettings,
+) -> Result<Topology, Failure> {
+    let Some(tp) = settings.tp else { return Ok(Topology::SINGLE) };
+    let valid: Vec<u32> = DEGREES.into_iter().filter(|&tp| divides(model, rules, tp)).collect();
+    if valid.contains(&tp) {
+        return Ok(Topology::tensor(tp));
+    }
+    let list: Vec<String> = valid.iter().map(u32::to_string).collect();
+    Err(Failure::usage(
+        "--tp",
+        format!(
+            "tp {tp} does not divide {} attention heads and {} kv heads of this model",
+            model.heads, model.kv_heads
+        ),
+        format!("these do: {}", list.join(", ")),
+    ))
+}
+
+/// The topology of the routing lane: that of the run, or the smallest above one rank.
+pub fn routing(
+    model: &ModelConfig,
+    rules: &[SourceRule],
+    run: Topology,
+    settings: &ProveSettings,
+    notes: &mut Vec<String>,
+) -> Topology {
+    if run.size() > 1 || !settings.lanes.contains(&coldproof_contract::evidence::LaneName::Routing)
+    {
+        return run;
+    }
+    let least = least_for_faults(&settings.faults);
+    let found = DEGREES.into_iter().find(|&tp| tp >= least.max(2) && divides(model, rules, tp));
+    match found {
+        Some(tp) => {
+            notes.push(format!(
+                "the routing lane started tp {tp} by itself: one rank cannot show a wrong rank"
+            ));
+            Topology::tensor(tp)
+        }
+        None => {
+            notes
+                .push("no tp above 1 divides this model; the routing lane has one rank".to_owned());
+            run
+        }
+    }
+}
+
+fn least_for_faults(faults: &[String]) -> u32 {
+    let rows = faults
+        .iter()
+        .filter_map(|id| FAULTS.iter().find(|row| row.id.to_string() == id.trim_end_matches('~')));
+    rows.map(|row| row.min_tp).max().unwrap_or(1)
+}
+
+fn divides(model: &ModelConfig, rules: &[SourceRule], tp: u32) -> bool {
+    let tp64 = u64::from(tp);
+    let kv = model.kv_heads % tp64 == 0 || tp64 % model.kv_heads == 0;
+    model.heads % tp64 == 0 && kv && placeable(rules, Topology::tensor(tp))
+}

@@ -1,0 +1,165 @@
+//! What was typed, as what it means.
+
+use std::collections::BTreeSet;
+
+use camino::Utf8PathBuf;
+use coldproof_contract::evidence::{LaneName, RequiredItem};
+
+use crate::args::{Format, LaneArg, ProveArgs};
+use crate::error::Failure;
+
+/// All categories and the transition.
+#[must_use]
+pub fn everything() -> Vec<RequiredItem> {
+    (1..=7).map(RequiredItem::Category).chain([RequiredItem::Transition]).collect()
+}
+
+/// What `prove` was asked for.
+#[derive(Clone, Debug)]
+pub struct ProveSettings {
+    /// The two checkpoints; absent where a pair is to be made.
+    pub checkpoints: Option<(Utf8PathBuf, Utf8PathBuf)>,
+    /// The topology asked for; absent where it was left open.
+    pub tp: Option<u32>,
+    /// Lanes to run.
+    pub lanes: BTreeSet<LaneName>,
+    /// What must be proven.
+    pub required: Vec<RequiredItem>,
+    /// Faults of the embedded engine.
+    pub faults: Vec<String>,
+    /// Whether the embedded engine lies.
+    pub lying: bool,
+    /// Where results go.
+    pub out: Option<Utf8PathBuf>,
+    /// The seed.
+    pub seed: u64,
+    /// The longest that a step may take.
+    pub deadline_ms: u64,
+    /// How the verdict is printed.
+    pub format: Format,
+}
+
+impl ProveSettings {
+    /// Checks and completes what was typed.
+    ///
+    /// # Errors
+    /// Options that contradict each other or mean nothing.
+    pub fn of(args: &ProveArgs) -> Result<Self, Failure> {
+        engine(&args.engine)?;
+        let checkpoints = match (&args.from, &args.to) {
+            (None, None) => None,
+            (Some(from), Some(to)) => Some((from.clone(), to.clone())),
+            (Some(_), None) => return Err(one_alone("--from", "--to")),
+            (None, Some(_)) => return Err(one_alone("--to", "--from")),
+        };
+        for (option, value) in [("--pp", args.pp), ("--ep", args.ep)] {
+            if value != 1 {
+                return Err(Failure::usage(
+                    option,
+                    format!("the embedded engine has no {option} {value}"),
+                    format!("leave {option} out; --tp is what it cuts by"),
+                ));
+            }
+        }
+        if args.tp == Some(0) {
+            return Err(Failure::usage("--tp", "--tp 0 is no topology", "the smallest is 1"));
+        }
+        let lanes = lanes(&args.lanes);
+        let required = match (args.require.is_empty(), args.lanes.is_empty()) {
+            (false, _) => requirements(&args.require)?,
+            (true, true) => everything(),
+            (true, false) => judged_by(&lanes),
+        };
+        let deadline_ms =
+            args.deadline.checked_mul(1_000).filter(|ms| *ms > 0).ok_or_else(|| {
+                Failure::usage("--deadline", "the deadline is 0 or too long", "give it in seconds")
+            })?;
+        Ok(Self {
+            checkpoints,
+            tp: args.tp,
+            lanes,
+            required,
+            faults: args.faults.clone(),
+            lying: args.lying,
+            out: args.out.clone(),
+            seed: args.seed,
+            deadline_ms,
+            format: args.format,
+        })
+    }
+}
+
+fn engine(name: &str) -> Result<(), Failure> {
+    if name == "reference" {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "--engine",
+        format!("no adapter for engine `{name}` in this version"),
+        "`reference` is the embedded engine; docs/adapters.md says how to write one",
+    ))
+}
+
+fn one_alone(given: &str, other: &str) -> Failure {
+    Failure::usage(
+        given,
+        format!("{given} was given without {other}"),
+        format!("give {other} too, or neither: then a small pair is made"),
+    )
+}
+
+fn lanes(typed: &[LaneArg]) -> BTreeSet<LaneName> {
+    let all = [
+        LaneName::Differential,
+        LaneName::Routing,
+        LaneName::Names,
+        LaneName::Caches,
+        LaneName::Composite,
+    ];
+    if typed.is_empty() {
+        return all.into_iter().collect();
+    }
+    let lane = |lane: &LaneArg| match lane {
+        LaneArg::Differential => LaneName::Differential,
+        LaneArg::Routing => LaneName::Routing,
+        LaneArg::Names => LaneName::Names,
+        LaneArg::Caches => LaneName::Caches,
+        LaneArg::Composite => LaneName::Composite,
+    };
+    typed.iter().map(lane).collect()
+}
+
+/// What these lanes judge.
+fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
+    let mut required = BTreeSet::new();
+    for lane in lanes {
+        match lane {
+            LaneName::Differential => required.extend([1, 2, 3, 4].map(RequiredItem::Category)),
+            LaneName::Routing => required.extend([RequiredItem::Category(5)]),
+            LaneName::Names => required.extend([RequiredItem::Category(6)]),
+            LaneName::Caches => required.extend([RequiredItem::Category(7)]),
+            LaneName::Composite => required.extend([RequiredItem::Transition]),
+        }
+    }
+    required.into_iter().collect()
+}
+
+/// A typed list of requirements.
+///
+/// # Errors
+/// Something that is neither a category nor `transition`.
+pub fn requirements(typed: &[String]) -> Result<Vec<RequiredItem>, Failure> {
+    let item = |text: &String| match text.trim() {
+        "transition" => Ok(RequiredItem::Transition),
+        other => match other.parse() {
+            Ok(number @ 1..=7) => Ok(RequiredItem::Category(number)),
+            _ => Err(Failure::usage(
+                "--require",
+                format!("`{other}` is no category"),
+                "categories are 1 to 7; the transition is `transition`",
+            )),
+        },
+    };
+    let set: Result<BTreeSet<RequiredItem>, Failure> = typed.iter().map(item).collect();
+    Ok(set?.into_iter().collect())
+}

