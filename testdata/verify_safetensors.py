@@ -1,8 +1,9 @@
-"""Reads every fixture with Python's `safetensors` and compares it with this project's reader, tensor by tensor:
-name, dtype, shape and all bytes.
+"""Reads every fixture with Python's `safetensors` and compares it with this project's reader:
+tensor by tensor, name, dtype, shape and all bytes.
 
     pip install safetensors blake3
-    cargo run -q -p coldproof-checkpoint --example dump_tensors -- testdata/checkpoints/*/[AB] > tensors.tsv
+    cargo run -q -p coldproof-checkpoint --example dump_tensors -- \\
+        testdata/checkpoints/*/[AB] > tensors.tsv
     python testdata/verify_safetensors.py tensors.tsv
 
 Exits 1 and names the tensors that differ. Paths in the listing are relative to where it was made.
@@ -36,6 +37,7 @@ def ours(listing):
 
 
 def main(listing):
+    """Compares, and returns the exit code."""
     fixtures = pathlib.Path(__file__).resolve().parent / "checkpoints"
     expected = {path.parent.resolve() for path in fixtures.glob("*/[AB]/config.json")}
     seen, compared, wrong = set(), 0, []
@@ -45,7 +47,8 @@ def main(listing):
         for name in sorted(tensors.keys() | python.keys()):
             compared += 1
             if tensors.get(name) != python.get(name):
-                wrong.append(f"{directory}: {name}: {tensors.get(name)} here, {python.get(name)} in Python")
+                here, there = tensors.get(name), python.get(name)
+                wrong.append(f"{directory}: {name}: {here} here, {there} in Python")
     wrong += [f"{directory}: not in the listing" for directory in sorted(expected - seen)]
     for line in wrong:
         print(line, file=sys.stderr)

@@ -50,7 +50,10 @@ pub(crate) fn output(command: &mut Command) -> Option<Vec<u8>> {
     output.status.success().then_some(output.stdout)
 }
 
+/// The command as it would be typed; the program without its folder.
 fn spoken(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let path = Path::new(command.get_program());
+    let program = path.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

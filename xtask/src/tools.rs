@@ -19,7 +19,7 @@ pub(crate) struct Tool {
 
 /// The test runner.
 pub(crate) const NEXTEST: Tool =
-    Tool { name: "cargo-nextest", version: "0.9.143", probe: &["nextest", "--version"] };
+    Tool { name: "cargo-nextest", version: "0.9.128", probe: &["nextest", "--version"] };
 
 /// Licences, sources and duplicates of dependencies.
 pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", probe: &["--version"] };

@@ -3,7 +3,7 @@
 use coldproof_contract::evidence::LaneName;
 
 use crate::lane::Lane;
-use crate::session::{Order, capture, load, update};
+use crate::session::{Order, capture, load, look, update};
 
 /// Serves one request twice on A and twice on B.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
@@ -13,9 +13,9 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         capture(driver)?;
         driver.serve(&inputs.requests.cache(), 0)?;
         driver.serve(&inputs.requests.cache(), 1)?;
-        driver.claims()?;
+        look(driver, &inputs.rules, inputs.topology)?;
         update(driver, &inputs.from.label, &inputs.to, None, Order::File)?;
-        driver.claims()?;
+        look(driver, &inputs.rules, inputs.topology)?;
         driver.serve(&inputs.requests.cache(), 0)?;
         driver.serve(&inputs.requests.cache(), 1)?;
         Ok(())

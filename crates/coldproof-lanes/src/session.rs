@@ -66,8 +66,11 @@ pub(crate) fn update(
         delivered: tensors.iter().map(|tensor| tensor.name.clone()).collect(),
     };
     driver.record(Rank::default(), Fact::Manifest(manifest));
+    let delivered = |name: &&String| tensors.iter().any(|tensor| tensor.name == **name);
+    let promised: Vec<String> =
+        (to.required.iter()).chain(to.allowed_missing.iter().filter(delivered)).cloned().collect();
     driver.step(StepName::Update, |engine| {
-        engine.begin(&to.required)?;
+        engine.begin(&promised)?;
         tensors.chunks(BUCKET).try_for_each(|bucket| engine.apply(bucket))
     })?;
     driver.step(StepName::Finalize, |engine| {

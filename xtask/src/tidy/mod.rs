@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house that no other tool knows.
 //!
-//! Each rule is a pure function of texts, so that its test can show a violation and the nearest text
-//! that is none.
+//! Each rule is a pure function of texts, so that its test can show a violation and the nearest
+//! text that is none.
 
 mod files;
 mod imports;

@@ -8,7 +8,7 @@ use super::{
     OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, SlotFact, SourceReadBackFact,
     StateFact, StepOutcome,
 };
-use crate::words::{CheckpointLabel, Rank, SlotName, StepName};
+use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
 
 /// A fact and where it stands in the evidence.
 #[derive(Debug)]
@@ -92,7 +92,18 @@ pub struct PhaseView<'r> {
     pub controls: Vec<Observed<Seen<'r, ControlFact>>>,
 }
 
-impl PhaseView<'_> {
+impl<'r> PhaseView<'r> {
+    /// The slot that says how this one is packed: read back through a wrong one, right bytes look
+    /// wrong.
+    #[must_use]
+    pub fn packed_by(&self, slot: &SlotName) -> Option<&'r SlotName> {
+        let mut slots = self.slots.iter().filter(|((_, name), _)| *name == slot);
+        slots.find_map(|(_, slot)| match &slot.fact.packing {
+            Packing::ColumnsPermuted { permutation } => Some(permutation),
+            _ => None,
+        })
+    }
+
     /// The name of the step with this ordinal.
     #[must_use]
     pub fn step_name(&self, step: u32) -> &'static str {

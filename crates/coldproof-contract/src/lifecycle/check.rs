@@ -80,10 +80,21 @@ fn rank_account(
 }
 
 /// A gap that repeats fill up to the count is one fault, and so is a layer that was finished over
-/// it: the gap is the finding, the rest are its events.
-fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Account) {
+/// it: the gap is the finding, the rest are its events. A gap that a write of the wrong elements
+/// leaves is that write's.
+fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, mut account: Account) {
     let rank_index = case.rank_index(site.0, rank);
     let mut repeats = Vec::new();
+    let astray: BTreeSet<SlotName> = (account.applications.iter())
+        .filter_map(|(error, _)| match error {
+            LedgerError::UnexpectedFragment { application, .. } => Some(application.slot.clone()),
+            _ => None,
+        })
+        .collect();
+    account.missing.retain(|gap| match gap {
+        LedgerError::Missing { slot, .. } => !astray.contains(slot),
+        _ => true,
+    });
     for (error, event) in account.applications {
         match error {
             LedgerError::Duplicate { .. } if !account.missing.is_empty() => repeats.push(event),
@@ -97,14 +108,23 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
         })
         .collect();
     for gap in &account.missing {
-        raise(case, site, rank_index, gap, repeats.clone());
+        let LedgerError::Missing { source_name, slot, .. } = gap else { continue };
+        let misplaced = |finding: &Finding| finding.code == FindingCode::ShardMisplaced;
+        let known = case.blamed_finding(&slot.0).is_some_and(misplaced)
+            && !case.has(FindingCode::ApplicationMissing, source_name);
+        let text = symptom("applied", "update", 0, gap.to_string());
+        if !(known && case.join(&slot.0, site, text)) {
+            raise(case, site, rank_index, gap, repeats.clone());
+        }
     }
     let late = account.left_out.into_iter().map(|error| (error, None));
     let early = account.post_load.into_iter().map(|(error, event)| (error, Some(event)));
     for (error, event) in early.chain(late) {
         let over_gap = match &error {
             PostLoadError::ProcessedEarly { slot, .. }
-            | PostLoadError::FinalisedEarly { slot, .. } => gaps.contains(slot),
+            | PostLoadError::FinalisedEarly { slot, .. } => {
+                gaps.contains(slot) || astray.contains(slot)
+            }
             _ => false,
         };
         if !over_gap {
@@ -192,8 +212,7 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let found = symptom("read-back", step, difference.read.seq, text.clone());
     let slot = &difference.slot.slot.0;
     let rank = case.rank_index(site.0, difference.rank);
-    if case.is_blamed(slot) && explained(case, difference) {
-        case.join(slot, site, found);
+    if explained(case, difference) && case.join(slot, site, found.clone()) {
         return;
     }
     let stale: BTreeSet<&str> = (difference.pieces.iter())
@@ -226,12 +245,20 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     }
 }
 
-/// Whether the finding that is blamed for this slot covers every differing piece of it: stale
-/// pieces of two sources are two findings.
+/// Whether the finding that is blamed for this slot covers every differing piece of it. One about a
+/// source covers that source's pieces alone: stale pieces of two sources are two findings.
 fn explained(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
-    let slot = difference.slot.slot.0.as_str();
-    let by_slot = case.findings().iter().any(|finding| finding.object == slot);
-    by_slot
+    let by_source = |finding: &Finding| {
+        matches!(
+            finding.code,
+            FindingCode::ApplicationMissing
+                | FindingCode::ApplicationDuplicate
+                | FindingCode::ApplicationOverlap
+                | FindingCode::ApplicationUndersized
+        )
+    };
+    let blamed = case.blamed_finding(&difference.slot.slot.0);
+    blamed.is_some_and(|finding| !by_source(finding))
         || difference
             .pieces
             .iter()
@@ -269,11 +296,16 @@ fn source_differs(
     seq: u64,
     read: &crate::evidence::SourceReadBackFact,
 ) {
-    let slot = rules(case, phase).iter().find(|rule| rule.source == name).map(|rule| &rule.slot);
+    let own = rules(case, phase).iter().chain(&case.view.header.rules);
+    let slot = own.into_iter().find(|rule| rule.source == name).map(|rule| &rule.slot);
     let text = read.problem.clone().unwrap_or_else(|| "its digest is not the file's".to_owned());
     let found = symptom("read-back", "read_back", seq, text.clone());
     let by_source = case.findings().iter().any(|finding| finding.object == name);
     if by_source || slot.is_some_and(|slot| case.join(&slot.0, site, found.clone())) {
+        return;
+    }
+    let packed_by = slot.and_then(|slot| phase.packed_by(slot));
+    if packed_by.is_some_and(|slot| case.join(&slot.0, site, found.clone())) {
         return;
     }
     let code =

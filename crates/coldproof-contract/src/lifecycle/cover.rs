@@ -77,7 +77,9 @@ impl Cover {
             (Self::Nothing, Extent::Whole) => *self = Self::Whole,
             (Self::Nothing, Extent::Along(axis, span)) => *self = Self::Chunk { axis, span },
             (Self::Chunk { axis, span }, Extent::Along(along, new)) if *axis == along => {
-                let mut intervals = Intervals::one(*span);
+                let whole = piece.get(usize::from(along)).copied().unwrap_or(new);
+                let mut intervals = Intervals::inside(whole);
+                intervals.add(*span).map_err(|clash| named(clash, along, piece))?;
                 intervals.add(new).map_err(|clash| named(clash, along, piece))?;
                 *self = Self::Chunks(Box::new(Chunks { axis: along, intervals }));
             }
@@ -124,8 +126,7 @@ impl Cover {
                 uncovered(&whole, std::iter::once(&chunk(piece, *axis, *span)))
             }
             Self::Chunks(chunks) => {
-                let along = piece.get(usize::from(chunks.axis)).copied();
-                let gaps = along.map(|along| chunks.intervals.gaps(along)).unwrap_or_default();
+                let gaps = chunks.intervals.gaps();
                 gaps.into_iter().map(|gap| chunk(piece, chunks.axis, gap)).collect()
             }
             // Disjoint boxes that add up to the volume cover it: no need to subtract them.

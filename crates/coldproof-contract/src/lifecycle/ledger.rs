@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::cover::{Collision, Cover};
+use super::cover::Collision;
+use super::promised::Promised;
 use super::rules::{ApplicationIdentity, Manifest};
 use crate::routing::Piece;
 use crate::words::{Fragment, SlotName, Span};
@@ -113,24 +114,10 @@ fn home_text(home: &Option<Fragment>) -> String {
     home.as_ref().map(|home| format!("; these elements belong to {home}")).unwrap_or_default()
 }
 
-/// One promised piece and what has been applied of it.
-#[derive(Clone, Debug)]
-struct PieceState {
-    slot: u32,
-    /// Pieces of the same source from this one on.
-    run: u32,
-    /// Where its spans begin: those of the source, then those of the slot.
-    spans: u32,
-    source_axes: u8,
-    slot_axes: u8,
-    cover: Cover,
-}
-
 /// The accounts of one rank in one transaction.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    pieces: Vec<PieceState>,
-    spans: Vec<Span>,
+    pieces: Vec<Promised>,
     source_names: Vec<String>,
     slot_names: Vec<SlotName>,
     sources: BTreeMap<String, SourceKey>,
@@ -154,7 +141,6 @@ impl Ledger {
         }
         let mut ledger = Self {
             pieces: Vec::with_capacity(manifest.pieces().len()),
-            spans: Vec::new(),
             source_names: Vec::with_capacity(manifest.sources().len()),
             pieces_of_slot: vec![Vec::new(); slot_names.len()],
             slot_names,
@@ -167,14 +153,12 @@ impl Ledger {
             let count = rest.iter().take_while(|piece| piece.source == *source).count();
             let (own, others) = rest.split_at(count);
             rest = others;
-            let first = narrow(ledger.pieces.len());
-            ledger.sources.insert(source.clone(), SourceKey { source: number, piece: first });
+            let first = if own.is_empty() { NONE } else { narrow(ledger.pieces.len()) };
+            let key = SourceKey { source: number, piece: first };
+            ledger.sources.insert(source.clone(), key);
             ledger.source_names.push(source.clone());
             for (index, piece) in own.iter().enumerate() {
                 ledger.open(piece, narrow(count - index));
-            }
-            if own.is_empty() {
-                ledger.sources.insert(source.clone(), SourceKey { source: number, piece: NONE });
             }
         }
         ledger
@@ -186,16 +170,7 @@ impl Ledger {
         if let Some(of_slot) = self.pieces_of_slot.get_mut(slot as usize) {
             of_slot.push(index);
         }
-        let (source, target) = (&piece.source_fragment.0, &piece.slot_fragment.0);
-        self.pieces.push(PieceState {
-            slot,
-            run,
-            spans: narrow(self.spans.len()),
-            source_axes: source.len() as u8,
-            slot_axes: target.len() as u8,
-            cover: Cover::default(),
-        });
-        self.spans.extend(source.iter().chain(target));
+        self.pieces.push(Promised::new(piece, slot, run));
     }
 
     /// The key of a source.
@@ -242,23 +217,18 @@ impl Ledger {
     /// # Errors
     /// Elements that do not belong there, that were applied before, or that are fewer on one side.
     pub fn record(&mut self, application: &Application<'_>) -> Result<(), LedgerError> {
-        let first = application.source.piece as usize;
-        if let Some(piece) = self.pieces.get_mut(first)
-            && piece.slot == application.slot.0
-            && let (source, slot) = spans_of(&self.spans, piece)
-            && is_image(source, slot, application)
-            && is_inside(application.source_fragment, source)
-        {
-            let (part, whole) = shared(application, source, slot);
-            return match piece.cover.add(part, whole) {
-                Ok(()) => {
-                    self.applications += 1;
-                    Ok(())
-                }
-                Err(collision) => Err(self.collided(application, first, collision)),
-            };
+        let Application { source, source_fragment, slot, slot_fragment } = *application;
+        let piece = self.pieces.get_mut(source.piece as usize);
+        match piece.and_then(|piece| piece.apply(slot.0, source_fragment, slot_fragment)) {
+            Some(Ok(())) => {
+                self.applications += 1;
+                Ok(())
+            }
+            Some(Err(collision)) => {
+                Err(self.collided(application, source.piece as usize, collision))
+            }
+            None => self.record_parts(application),
         }
-        self.record_parts(application)
     }
 
     /// An application that is not plainly a part of the source's first piece.
@@ -283,9 +253,8 @@ impl Ledger {
         self.check_parts(application, &parts)?;
         for (index, part) in &parts {
             if let Some(piece) = self.pieces.get_mut(*index) {
-                let (source, slot) = spans_of(&self.spans, piece);
                 // Checked above, and the parts of one application are disjoint.
-                let added = piece.cover.add(part, shared_of(source, slot));
+                let added = piece.add(part);
                 debug_assert_eq!(added, Ok(()));
             }
         }
@@ -295,19 +264,11 @@ impl Ledger {
 
     /// The pieces that an application lies in, each with the part of it there.
     fn parts(&self, application: &Application<'_>) -> Vec<(usize, Vec<Span>)> {
-        let mut parts = Vec::new();
-        for (index, piece) in self.pieces_of(application.source) {
-            let (source, slot) = spans_of(&self.spans, piece);
-            if piece.slot != application.slot.0 || !is_image(source, slot, application) {
-                continue;
-            }
-            let (part, whole) = shared(application, source, slot);
-            let common: Vec<Span> = part.iter().zip(whole).map(|(a, b)| a.intersect(*b)).collect();
-            if common.iter().all(|span| !span.is_empty()) {
-                parts.push((index, common));
-            }
-        }
-        parts
+        let Application { source, source_fragment, slot, slot_fragment } = *application;
+        self.pieces_of(source)
+            .filter(|(_, piece)| piece.slot == slot.0)
+            .filter_map(|(index, piece)| Some((index, piece.part(source_fragment, slot_fragment)?)))
+            .collect()
     }
 
     /// A duplicate where every part was applied before as it is now, else an overlap.
@@ -317,9 +278,7 @@ impl Ledger {
         parts: &[(usize, Vec<Span>)],
     ) -> Result<(), LedgerError> {
         let mut collisions = parts.iter().filter_map(|(index, part)| {
-            let piece = self.pieces.get(*index)?;
-            let (source, slot) = spans_of(&self.spans, piece);
-            Some((*index, part, piece.cover.collision(part, shared_of(source, slot))?))
+            Some((*index, part, self.pieces.get(*index)?.collision(part)?))
         });
         let Some((index, part, collision)) = collisions.next() else { return Ok(()) };
         let mut same = 1 + collisions.filter(|(_, _, next)| *next == Collision::Same).count();
@@ -331,7 +290,7 @@ impl Ledger {
         Err(self.collided(application, index, collision))
     }
 
-    fn pieces_of(&self, source: SourceKey) -> impl Iterator<Item = (usize, &PieceState)> {
+    fn pieces_of(&self, source: SourceKey) -> impl Iterator<Item = (usize, &Promised)> {
         let first = source.piece as usize;
         let run = self.pieces.get(first).map_or(0, |piece| piece.run as usize);
         self.pieces.iter().enumerate().skip(first).take(run)
@@ -347,13 +306,9 @@ impl Ledger {
         source_fragment: &Fragment,
         slot: SlotKey,
     ) -> Result<Fragment, LedgerError> {
-        let mut candidates = Vec::new();
-        for (_, piece) in self.pieces_of(source) {
-            let (from, to) = spans_of(&self.spans, piece);
-            if piece.slot == slot.0 && is_inside(&source_fragment.0, from) {
-                candidates.extend(image(&source_fragment.0, from, to));
-            }
-        }
+        let pieces = self.pieces_of(source).filter(|(_, piece)| piece.slot == slot.0);
+        let candidates: Vec<Fragment> =
+            pieces.filter_map(|(_, piece)| piece.image(&source_fragment.0)).collect();
         match candidates.as_slice() {
             [one] => Ok(one.clone()),
             [] => Err(self.unexpected(&Application {
@@ -375,25 +330,19 @@ impl Ledger {
     #[must_use]
     pub fn is_complete(&self, slot: SlotKey) -> bool {
         let pieces = self.pieces_of_slot.get(slot.0 as usize).into_iter().flatten();
-        pieces.filter_map(|&index| self.pieces.get(index as usize)).all(|piece| {
-            let (source, slot) = spans_of(&self.spans, piece);
-            piece.cover.missing(shared_of(source, slot)).is_empty()
-        })
+        pieces.filter_map(|&index| self.pieces.get(index as usize)).all(Promised::is_complete)
     }
 
     /// What is missing, by source and slot. Nothing where every promised element was applied.
     #[must_use]
     pub fn finish(&self) -> Vec<LedgerError> {
         let mut missing: BTreeMap<(u32, u32), Vec<Piece>> = BTreeMap::new();
-        for (key, piece) in self
-            .sources
-            .values()
-            .flat_map(|key| self.pieces_of(*key).map(move |(_, piece)| (key.source, piece)))
-        {
-            let (source, slot) = spans_of(&self.spans, piece);
-            for part in piece.cover.missing(shared_of(source, slot)) {
-                let pieces = missing.entry((key, piece.slot)).or_default();
-                pieces.push(piece_of(&part, source, slot));
+        for key in self.sources.values() {
+            for (_, piece) in self.pieces_of(*key) {
+                let left = piece.missing();
+                if !left.is_empty() {
+                    missing.entry((key.source, piece.slot)).or_default().extend(left);
+                }
             }
         }
         let error = |((source, slot), pieces): ((u32, u32), Vec<Piece>)| LedgerError::Missing {
@@ -417,8 +366,7 @@ impl Ledger {
         match collision {
             Collision::Same => LedgerError::Duplicate { application: identity },
             Collision::Meets(part) => {
-                let spans = self.pieces.get(index).map(|piece| spans_of(&self.spans, piece));
-                let earlier = spans.map(|(source, slot)| piece_of(&part, source, slot));
+                let earlier = self.pieces.get(index).map(|piece| piece.piece_of(&part));
                 let earlier = earlier.map_or(part, |piece| piece.source_fragment);
                 LedgerError::Overlapping { application: identity, earlier }
             }
@@ -427,11 +375,10 @@ impl Ledger {
 
     #[cold]
     fn unexpected(&self, application: &Application<'_>) -> LedgerError {
-        let belongs = self.pieces_of(application.source).find_map(|(_, piece)| {
-            let (from, to) = spans_of(&self.spans, piece);
+        let mut pieces = self.pieces_of(application.source);
+        let belongs = pieces.find_map(|(_, piece)| {
             let here = piece.slot == application.slot.0;
-            let inside = here && is_inside(application.source_fragment, from);
-            if inside { image(application.source_fragment, from, to) } else { None }
+            if here { piece.image(application.source_fragment) } else { None }
         });
         let application = Box::new(self.identity(application));
         LedgerError::UnexpectedFragment { application, belongs }
@@ -458,85 +405,9 @@ impl Ledger {
 /// The key of a source without pieces.
 const NONE: u32 = u32::MAX;
 
-/// Indices fit: a manifest has at most [`Manifest::PIECES_MAX`] pieces of 32 spans.
+/// Indices fit: a manifest has at most [`Manifest::PIECES_MAX`] pieces.
 fn narrow(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(NONE)
-}
-
-/// Spans of a piece: source, then slot.
-fn spans_of<'a>(spans: &'a [Span], piece: &PieceState) -> (&'a [Span], &'a [Span]) {
-    let first = piece.spans as usize;
-    let middle = first + usize::from(piece.source_axes);
-    let end = middle + usize::from(piece.slot_axes);
-    (spans.get(first..middle).unwrap_or(&[]), spans.get(middle..end).unwrap_or(&[]))
-}
-
-/// Splits off what one side has more axes than the other; those axes are one index long.
-fn trailing(spans: &[Span], axes: usize) -> (&[Span], &[Span]) {
-    spans.split_at(spans.len().saturating_sub(axes))
-}
-
-/// Whether the application moves elements as the piece does: the same axes, the same offset along
-/// each. It may reach beyond the piece.
-fn is_image(source: &[Span], slot: &[Span], application: &Application<'_>) -> bool {
-    let (from, to) = (application.source_fragment, application.slot_fragment);
-    if from.len() != source.len() || to.len() != slot.len() {
-        return false;
-    }
-    let axes = source.len().min(slot.len());
-    let ((from_lead, from), (to_lead, to)) = (trailing(from, axes), trailing(to, axes));
-    let ((source_lead, source), (slot_lead, slot)) = (trailing(source, axes), trailing(slot, axes));
-    let moves = |((from, to), (source, slot)): ((&Span, &Span), (&Span, &Span))| {
-        let offset = slot.start.wrapping_sub(source.start);
-        from.start.wrapping_add(offset) == to.start && from.end.wrapping_add(offset) == to.end
-    };
-    from_lead == source_lead
-        && to_lead == slot_lead
-        && from.iter().zip(to).zip(source.iter().zip(slot)).all(moves)
-}
-
-/// Whether a non-empty box lies inside another.
-fn is_inside(part: &[Span], whole: &[Span]) -> bool {
-    part.len() == whole.len()
-        && part
-            .iter()
-            .zip(whole)
-            .all(|(p, w)| w.start <= p.start && p.start < p.end && p.end <= w.end)
-}
-
-/// The application and its piece along the axes that source and slot share.
-fn shared<'a>(
-    application: &Application<'a>,
-    source: &'a [Span],
-    slot: &'a [Span],
-) -> (&'a [Span], &'a [Span]) {
-    let axes = source.len().min(slot.len());
-    (trailing(application.source_fragment, axes).1, trailing(source, axes).1)
-}
-
-fn shared_of<'a>(source: &'a [Span], slot: &[Span]) -> &'a [Span] {
-    trailing(source, source.len().min(slot.len())).1
-}
-
-/// Where a part of a piece's source lies in its slot.
-fn image(part: &[Span], source: &[Span], slot: &[Span]) -> Option<Fragment> {
-    let axes = source.len().min(slot.len());
-    let shared = Fragment(trailing(part, axes).1.to_vec());
-    (part.len() == source.len()).then(|| piece_of(&shared, source, slot).slot_fragment)
-}
-
-/// Both fragments of a part that is given along the shared axes.
-fn piece_of(part: &Fragment, source: &[Span], slot: &[Span]) -> Piece {
-    let axes = source.len().min(slot.len());
-    let ((source_lead, source), (slot_lead, slot)) = (trailing(source, axes), trailing(slot, axes));
-    let moved = part.0.iter().zip(source.iter().zip(slot)).map(|(part, (source, slot))| {
-        let offset = slot.start.wrapping_sub(source.start);
-        Span::new(part.start.wrapping_add(offset), part.end.wrapping_add(offset))
-    });
-    Piece {
-        source_fragment: Fragment(source_lead.iter().chain(&part.0).copied().collect()),
-        slot_fragment: Fragment(slot_lead.iter().copied().chain(moved).collect()),
-    }
 }
 
 fn volume(spans: &[Span]) -> u64 {

@@ -1,12 +1,14 @@
 //! Category 3, loader lifecycle: every promised element is applied exactly once, and every layer is
 //! finalised once, after everything it needs.
 
+mod bits;
 mod check;
 mod cover;
 mod facts;
 mod intervals;
 mod ledger;
 mod post_load;
+mod promised;
 mod rules;
 
 pub(crate) use check::{check, check_claims};

@@ -1,6 +1,6 @@
 //! Sentinels on every rank: each element is where its source, rank and shard say (R32).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Mismatch, decoded, expected};
 use super::{Placement, SourceRule};
@@ -71,8 +71,8 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
     }
 }
 
-/// Elements of other ranks, or a fault that not every rank has, are routing; the right elements in
-/// the wrong order on every rank are a loader that wrote for another layout.
+/// Elements of other ranks, or a fault that differs from rank to rank, are routing; the right
+/// elements in the wrong order, alike on every rank, are a loader that wrote for another layout.
 fn slot_finding(
     case: &mut Case<'_, '_>,
     site: (usize, usize),
@@ -81,20 +81,23 @@ fn slot_finding(
     ranks: &[(Rank, Mismatch)],
 ) {
     let phase = &arm.phases[site.1];
-    if case.is_blamed(&slot.0) {
-        let text = "sentinels show elements out of place";
-        case.join(&slot.0, site, symptom("origins", step(phase), 0, text));
+    let text = "sentinels show elements out of place";
+    let found = symptom("origins", step(phase), 0, text);
+    let packed_by = phase.packed_by(slot).is_some_and(|by| case.join(&by.0, site, found.clone()));
+    if packed_by || case.join(&slot.0, site, found) {
         return;
     }
     let foreign = ranks.iter().any(|(_, m)| m.foreign > 0);
     let misplaced = ranks.iter().any(|(_, m)| m.foreign > 0 || m.reordered > 0);
-    let everywhere = ranks.len() as u32 == arm.header.topology.size();
+    let counts = |m: &Mismatch| (m.right, m.reordered, m.unloaded.values().sum::<u64>());
+    let alike = ranks.len() as u32 == arm.header.topology.size()
+        && ranks.windows(2).all(|pair| counts(&pair[0].1) == counts(&pair[1].1));
+    unloaded(case, site, phase, slot, ranks);
     if !misplaced {
-        unloaded(case, site, phase, slot, ranks);
         return;
     }
     let code =
-        if foreign || !everywhere { FindingCode::ShardMisplaced } else { FindingCode::LoaderStale };
+        if foreign || !alike { FindingCode::ShardMisplaced } else { FindingCode::LoaderStale };
     for (rank, mismatch) in ranks {
         let (at, want, found) = mismatch.first.clone().unwrap_or_default();
         let seq = phase.origins.get(&(*rank, slot)).map_or(0, |seen| seen.seq);
@@ -125,6 +128,7 @@ fn why(code: FindingCode, mismatch: &Mismatch) -> String {
     }
 }
 
+/// Sources of which no element is misplaced anywhere, and some are not there at all.
 fn unloaded(
     case: &mut Case<'_, '_>,
     site: (usize, usize),
@@ -132,8 +136,11 @@ fn unloaded(
     slot: &SlotName,
     ranks: &[(Rank, Mismatch)],
 ) {
+    let misplaced: BTreeSet<&String> =
+        ranks.iter().flat_map(|(_, mismatch)| &mismatch.misplaced).collect();
     for (rank, mismatch) in ranks {
-        for (source, elements) in &mismatch.unloaded {
+        let gone = mismatch.unloaded.iter().filter(|(source, _)| !misplaced.contains(source));
+        for (source, elements) in gone {
             let finding = Finding::new(
                 FindingCode::ApplicationMissing,
                 source.clone(),

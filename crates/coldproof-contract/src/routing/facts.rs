@@ -1,6 +1,6 @@
 //! What the routing check reads: where a slot's elements came from, and where they should have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PlacedPiece, SlotPlacement};
 use crate::evidence::OriginsFact;
@@ -86,6 +86,8 @@ pub(super) struct Mismatch {
     pub foreign: u64,
     /// Elements that came from no source, by the source that they should have come from.
     pub unloaded: BTreeMap<String, u64>,
+    /// Sources in whose place something else stands.
+    pub misplaced: BTreeSet<String>,
     /// The first wrong element: (slot element, expected, found).
     pub first: Option<(u64, String, String)>,
 }
@@ -141,6 +143,7 @@ impl Mismatch {
                 "no source".to_owned()
             }
             Some(source) => {
+                self.misplaced.insert(expected.to_owned());
                 if holds(share, source, element) {
                     self.reordered += length;
                 } else {

@@ -118,6 +118,12 @@ impl<'v, 'r> Case<'v, 'r> {
         }
     }
 
+    /// The finding that explains this slot, if there is one.
+    #[must_use]
+    pub fn blamed_finding(&self, slot: &str) -> Option<&Finding> {
+        self.blamed.get(slot).and_then(|&index| self.findings.get(index))
+    }
+
     /// Whether a finding explains this slot.
     #[must_use]
     pub fn is_blamed(&self, slot: &str) -> bool {

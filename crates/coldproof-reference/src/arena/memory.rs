@@ -57,13 +57,20 @@ impl Memory {
         }
     }
 
+    /// No bytes can be read anywhere, as a copy of none can be made anywhere.
     pub(super) fn bytes(&self, offset: u64, bytes: u64) -> Result<&[u8], Unbacked> {
+        if bytes == 0 {
+            return Ok(&[]);
+        }
         let (index, range) = self.locate(offset, bytes)?;
         let all: &[u8] = bytemuck::cast_slice(&self.segments[index].words);
         Ok(&all[range])
     }
 
     pub(super) fn bytes_mut(&mut self, offset: u64, bytes: u64) -> Result<&mut [u8], Unbacked> {
+        if bytes == 0 {
+            return Ok(&mut []);
+        }
         let (index, range) = self.locate(offset, bytes)?;
         let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.segments[index].words);
         Ok(&mut all[range])
