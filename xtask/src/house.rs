@@ -42,7 +42,8 @@ impl House {
 
     /// The folder that cargo builds into.
     pub(crate) fn target(&self) -> PathBuf {
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from)
+        let set = env::var_os("CARGO_TARGET_DIR").filter(|path| !path.is_empty());
+        self.root.join(set.map_or_else(|| PathBuf::from("target"), PathBuf::from))
     }
 
     fn cached(&self, name: &str) -> PathBuf {

@@ -135,7 +135,7 @@ fn unpack_panels(
     width: usize,
 ) -> Option<Vec<u8>> {
     let matrix = rows.checked_mul(columns)?.checked_mul(size)?;
-    if matrix == 0 || width == 0 || stored.len() % matrix != 0 {
+    if matrix == 0 || width == 0 || !stored.len().is_multiple_of(matrix) {
         return None;
     }
     let mut logical = vec![0; stored.len()];
@@ -167,7 +167,7 @@ fn unpack_columns(
         }
     }
     let row = columns * size;
-    if permutation.len() != columns || row == 0 || stored.len() % row != 0 {
+    if permutation.len() != columns || row == 0 || !stored.len().is_multiple_of(row) {
         return None;
     }
     let mut logical = vec![0; stored.len()];

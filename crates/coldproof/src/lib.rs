@@ -7,6 +7,7 @@ pub mod args;
 mod commands;
 mod error;
 mod exit;
+mod interrupt;
 mod out_dir;
 mod output;
 mod prepare;

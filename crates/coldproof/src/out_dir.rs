@@ -14,7 +14,7 @@ const PARTIAL: &str = ".partial";
 
 /// The folder of one run.
 #[derive(Clone, Debug)]
-pub struct OutDir {
+pub(crate) struct OutDir {
     folder: Utf8PathBuf,
 }
 
@@ -23,7 +23,7 @@ impl OutDir {
     ///
     /// # Errors
     /// It is not ours, or cannot be written.
-    pub fn open(folder: &Utf8Path) -> Result<Self, Failure> {
+    pub(crate) fn open(folder: &Utf8Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::output(folder.as_str(), &error);
         fs_err::create_dir_all(folder).map_err(failed)?;
         for entry in fs_err::read_dir(folder).map_err(failed)? {
@@ -49,7 +49,7 @@ impl OutDir {
     ///
     /// # Errors
     /// It cannot be written; the partial file is removed.
-    pub fn evidence(&self, record: &Record) -> Result<(), Failure> {
+    pub(crate) fn evidence(&self, record: &Record) -> Result<(), Failure> {
         self.write("evidence.jsonl", &mut |out| record.write(out))
     }
 
@@ -57,7 +57,7 @@ impl OutDir {
     ///
     /// # Errors
     /// It cannot be written; the partial file is removed.
-    pub fn text(&self, name: &str, text: &str) -> Result<(), Failure> {
+    pub(crate) fn text(&self, name: &str, text: &str) -> Result<(), Failure> {
         self.write(name, &mut |out| out.write_all(text.as_bytes()))
     }
 

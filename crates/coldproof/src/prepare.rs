@@ -16,9 +16,11 @@ use coldproof_lanes::inputs::{Delivery, Inputs};
 use coldproof_lanes::requests::Requests;
 
 use crate::error::Failure;
+use crate::interrupt;
 use crate::progress::Spinner;
 use crate::settings::ProveSettings;
 
+mod faults;
 mod pair;
 mod topology;
 
@@ -26,9 +28,9 @@ mod topology;
 const SMALL: u64 = 20_000_000;
 
 /// Inputs, and the files that they were read from.
-pub struct Prepared {
+pub(crate) struct Prepared {
     /// What the run works on.
-    pub inputs: Inputs,
+    pub(crate) inputs: Inputs,
     from: Checkpoint,
     to: Checkpoint,
     /// Holds made checkpoints until the run is over.
@@ -40,13 +42,13 @@ impl Prepared {
     ///
     /// # Errors
     /// One of them changed.
-    pub fn verify_unchanged(&self) -> Result<(), Failure> {
+    pub(crate) fn verify_unchanged(&self) -> Result<(), Failure> {
         self.from.verify_unchanged().and_then(|()| self.to.verify_unchanged()).map_err(failure)
     }
 }
 
 /// A checkpoint's fault, as the user sees it.
-pub fn failure(error: CheckpointError) -> Failure {
+pub(crate) fn failure(error: CheckpointError) -> Failure {
     let text = match &error.tensor {
         Some(tensor) => format!("`{}`, tensor `{tensor}`: {}", error.file, error.fault),
         None => format!("`{}`: {}", error.file, error.fault),
@@ -63,7 +65,7 @@ struct Read {
 }
 
 /// Makes the inputs of a run.
-pub fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared, Failure> {
     let scratch = tempfile::Builder::new()
         .prefix("coldproof-")
         .tempdir()
@@ -72,23 +74,38 @@ pub fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared,
         let path = path.display().to_string();
         Failure::new("output", path.clone(), format!("`{path}` is not UTF-8"), "set TMPDIR")
     })?;
+    interrupt::remove_on_interrupt(&made);
     progress.say("reading checkpoints");
+    let rows = faults::rows(&settings.faults)?;
+    let family = faults::family(&rows)?;
     let (from, to) = match &settings.checkpoints {
         Some((from, to)) => (from.clone(), to.clone()),
-        None => pair::make(settings, &made)?,
+        None => pair::make(family.unwrap_or("qwen3_moe"), settings.seed, &made)?,
     };
     let (from, to) = (read(&from)?, read(&to)?);
     same_model(&from, &to)?;
+    if let Some(family) = family.filter(|family| *family != to.model.family.model_type()) {
+        return Err(Failure::usage(
+            "--fault",
+            format!(
+                "the fault needs `{family}`, and the model is `{}`",
+                to.model.family.model_type()
+            ),
+            "leave --from and --to out, or give checkpoints of that family",
+        ));
+    }
     let topology = topology::asked(&to.model, &to.rules, settings)?;
+    let least = faults::least_tp(&rows);
     let mut notes = Vec::new();
-    let routing_topology = topology::routing(&to.model, &to.rules, topology, settings, &mut notes);
+    let routing_topology =
+        topology::routing(&to.model, &to.rules, topology, settings, least, &mut notes);
     progress.say("making checkpoints that differ in every element");
     let changed = made.join("changed");
     perturb_apart(&from.checkpoint, &to.checkpoint, &changed, settings.seed).map_err(failure)?;
     let changed = read(&changed)?;
     let mut headers = Vec::new();
     let mut delivery = |label: &str, read: &Read| -> Result<Delivery, Failure> {
-        headers.push(header(label, None, read, &to.rules)?);
+        headers.push(header(label, None, read, &to.rules, &made)?);
         Ok(deliver(label, read, &[]))
     };
     let (a, b) = (delivery("A", &from)?, delivery("B", &to)?);
@@ -191,12 +208,21 @@ fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> Delivery {
     }
 }
 
+/// A folder as evidence has it: what was made for the run lies nowhere that matters.
+fn shown(folder: &Utf8Path, made: &Utf8Path) -> String {
+    match folder.strip_prefix(made) {
+        Ok(name) => format!("(made) {name}"),
+        Err(_) => folder.to_string(),
+    }
+}
+
 /// What the evidence keeps of a checkpoint. Its rules are kept where they are not the usual ones.
 fn header(
     label: &str,
     content: Option<&str>,
     read: &Read,
     usual: &[SourceRule],
+    made: &Utf8Path,
 ) -> Result<CheckpointHeader, Failure> {
     let digests = digest_checkpoint(&read.checkpoint).map_err(failure)?;
     let sources = digests.sources.iter().map(|(name, source)| SourceHeader {
@@ -207,7 +233,7 @@ fn header(
     });
     Ok(CheckpointHeader {
         label: CheckpointLabel(label.to_owned()),
-        path: read.checkpoint.directory().to_string(),
+        path: shown(read.checkpoint.directory(), made),
         digest: digests.digest.clone(),
         sources: sources.collect(),
         content: content.map(|label| CheckpointLabel(label.to_owned())),
@@ -253,7 +279,7 @@ fn spellings(
         let folder = made.join(name);
         respell(&to.checkpoint, &to.rules, &rules, &folder).map_err(failure)?;
         let read = read(&folder)?;
-        headers.push(header(name, Some("B"), &read, &to.rules)?);
+        headers.push(header(name, Some("B"), &read, &to.rules, made)?);
         deliveries.push(deliver(name, &read, &[]));
     }
     for tied in &to.catalogue.tied {
@@ -263,7 +289,7 @@ fn spellings(
         let folder = made.join("B-tied-twice");
         with_alias(&to.checkpoint, &tied.source, &tied.target, &folder).map_err(failure)?;
         let read = read(&folder)?;
-        headers.push(header("B-tied-twice", Some("B"), &read, &to.rules)?);
+        headers.push(header("B-tied-twice", Some("B"), &read, &to.rules, made)?);
         deliveries.push(deliver("B-tied-twice", &read, &[]));
     }
     Ok(deliveries)
@@ -281,8 +307,9 @@ fn requests(model: &ModelConfig, rules: &[SourceRule]) -> Requests {
 
 fn environment() -> BTreeMap<String, String> {
     let pairs = [
-        ("coldproof", env!("CARGO_PKG_VERSION")),
-        ("arch", std::env::consts::ARCH),
+        ("versions", concat!("coldproof ", env!("CARGO_PKG_VERSION"))),
+        // Bit equality holds within one machine: kernels use the baseline and no FMA.
+        ("instruction_set", std::env::consts::ARCH),
         ("os", std::env::consts::OS),
         ("graph_mode", "captured decode, eager prefill"),
         ("compile_cache", "none"),

@@ -8,14 +8,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// One line that says what is going on.
 #[derive(Debug)]
-pub struct Spinner {
+pub(crate) struct Spinner {
     bar: ProgressBar,
 }
 
 impl Spinner {
     /// Shown only where stderr is a terminal.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new_spinner()
         } else {
@@ -29,12 +29,12 @@ impl Spinner {
     }
 
     /// Says what is going on outside the lanes.
-    pub fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
 
     /// Takes the line away.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -10,33 +10,33 @@ use crate::error::Failure;
 
 /// All categories and the transition.
 #[must_use]
-pub fn everything() -> Vec<RequiredItem> {
+pub(crate) fn everything() -> Vec<RequiredItem> {
     (1..=7).map(RequiredItem::Category).chain([RequiredItem::Transition]).collect()
 }
 
 /// What `prove` was asked for.
 #[derive(Clone, Debug)]
-pub struct ProveSettings {
+pub(crate) struct ProveSettings {
     /// The two checkpoints; absent where a pair is to be made.
-    pub checkpoints: Option<(Utf8PathBuf, Utf8PathBuf)>,
+    pub(crate) checkpoints: Option<(Utf8PathBuf, Utf8PathBuf)>,
     /// The topology asked for; absent where it was left open.
-    pub tp: Option<u32>,
+    pub(crate) tp: Option<u32>,
     /// Lanes to run.
-    pub lanes: BTreeSet<LaneName>,
+    pub(crate) lanes: BTreeSet<LaneName>,
     /// What must be proven.
-    pub required: Vec<RequiredItem>,
+    pub(crate) required: Vec<RequiredItem>,
     /// Faults of the embedded engine.
-    pub faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
     /// Whether the embedded engine lies.
-    pub lying: bool,
+    pub(crate) lying: bool,
     /// Where results go.
-    pub out: Option<Utf8PathBuf>,
+    pub(crate) out: Option<Utf8PathBuf>,
     /// The seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The longest that a step may take.
-    pub deadline_ms: u64,
+    pub(crate) deadline_ms: u64,
     /// How the verdict is printed.
-    pub format: Format,
+    pub(crate) format: Format,
 }
 
 impl ProveSettings {
@@ -44,7 +44,7 @@ impl ProveSettings {
     ///
     /// # Errors
     /// Options that contradict each other or mean nothing.
-    pub fn of(args: &ProveArgs) -> Result<Self, Failure> {
+    pub(crate) fn of(args: &ProveArgs) -> Result<Self, Failure> {
         engine(&args.engine)?;
         let checkpoints = match (&args.from, &args.to) {
             (None, None) => None,
@@ -148,7 +148,7 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
 ///
 /// # Errors
 /// Something that is neither a category nor `transition`.
-pub fn requirements(typed: &[String]) -> Result<Vec<RequiredItem>, Failure> {
+pub(crate) fn requirements(typed: &[String]) -> Result<Vec<RequiredItem>, Failure> {
     let item = |text: &String| match text.trim() {
         "transition" => Ok(RequiredItem::Transition),
         other => match other.parse() {

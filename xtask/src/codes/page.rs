@@ -10,6 +10,9 @@ const END: &str = "<!-- made by `cargo xtask codes`: end -->";
 /// The headings under which people write.
 const HEADINGS: [&str; 2] = ["## What it looks like", "## What to do"];
 
+/// What the page of a code says that nothing raises.
+const RESERVED: &str = "Reserved: ";
+
 /// Where the pages lie.
 pub(crate) const fn folder() -> &'static str {
     "docs/codes"
@@ -36,8 +39,8 @@ impl<'t> Page<'t> {
         format!("{}\n\n{prose}\n", header(row))
     }
 
-    /// What is wrong with the page of a row.
-    pub(crate) fn problem(&self, row: &Row) -> Option<String> {
+    /// What is wrong with the page of a row. `is_raised`: whether a check names the code.
+    pub(crate) fn problem(&self, row: &Row, is_raised: bool) -> Option<String> {
         if !self.text.starts_with(&header(row)) {
             return Some("its header is not the table's: run `cargo xtask codes`".to_owned());
         }
@@ -45,7 +48,14 @@ impl<'t> Page<'t> {
             let body = self.prose.split_once(heading).map_or("", |(_, body)| body);
             body.split("\n## ").next().unwrap_or_default().trim().is_empty()
         });
-        missing.map(|heading| format!("nothing under `{heading}`: write it"))
+        if let Some(heading) = missing {
+            return Some(format!("nothing under `{heading}`: write it"));
+        }
+        match (is_raised, self.prose.contains(RESERVED)) {
+            (true, true) => Some(format!("says `{RESERVED}`, and a check raises the code")),
+            (false, false) => Some(format!("no check raises the code: say `{RESERVED}` and why")),
+            _ => None,
+        }
     }
 }
 
@@ -81,6 +91,7 @@ mod tests {
 
     fn row(meaning: &str) -> Row {
         Row {
+            variant: "SlotMissing".to_owned(),
             code: "slot-missing".to_owned(),
             category: "1, storage identity",
             requirement: "R5".to_owned(),
@@ -91,14 +102,20 @@ mod tests {
     #[test]
     fn prose_is_kept_and_the_header_is_made_anew() {
         let first = Page::of("").with_header(&row("Old."));
-        assert!(Page::of(&first).problem(&row("Old.")).is_some(), "an empty page is a problem");
+        assert!(
+            Page::of(&first).problem(&row("Old."), true).is_some(),
+            "an empty page is a problem"
+        );
         let written = first
             .replace(HEADINGS[0], &format!("{}\n\nSo.", HEADINGS[0]))
             .replace(HEADINGS[1], &format!("{}\n\nThis.", HEADINGS[1]));
-        assert_eq!(Page::of(&written).problem(&row("Old.")), None);
-        assert!(Page::of(&written).problem(&row("New.")).is_some(), "a stale header is a problem");
+        assert_eq!(Page::of(&written).problem(&row("Old."), true), None);
+        assert!(
+            Page::of(&written).problem(&row("New."), true).is_some(),
+            "a stale header is a problem"
+        );
         let renewed = Page::of(&written).with_header(&row("New."));
-        assert_eq!(Page::of(&renewed).problem(&row("New.")), None);
+        assert_eq!(Page::of(&renewed).problem(&row("New."), true), None);
         assert!(renewed.contains("So.") && renewed.contains("This."));
         assert_eq!(Page::of(&renewed).with_header(&row("New.")), renewed);
     }
@@ -111,7 +128,20 @@ mod tests {
                 text.push_str(each);
                 text.push_str(if each == heading { "\n\n" } else { "\n\nWords.\n\n" });
             }
-            assert!(Page::of(&text).problem(&row("A.")).is_some_and(|p| p.contains(heading)));
+            assert!(Page::of(&text).problem(&row("A."), true).is_some_and(|p| p.contains(heading)));
         }
+    }
+
+    #[test]
+    fn a_code_that_nothing_raises_says_so_and_no_other_does() {
+        let page = |end: &str| {
+            let prose = format!("{}\n\nSo.\n\n{}\n\nThis.{end}", HEADINGS[0], HEADINGS[1]);
+            Page::of(&prose).with_header(&row("A."))
+        };
+        let (usual, reserved) = (page(""), page(" Reserved: no lane sees it."));
+        let problem = |text: &str, is_raised| Page::of(text).problem(&row("A."), is_raised);
+        assert_eq!((problem(&usual, true), problem(&reserved, false)), (None, None));
+        assert!(problem(&usual, false).is_some_and(|text| text.starts_with("no check")));
+        assert!(problem(&reserved, true).is_some_and(|text| text.starts_with("says")));
     }
 }

@@ -21,6 +21,8 @@ const CATEGORIES: [(&str, &str); 9] = [
 /// One code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
+    /// As Rust spells it.
+    pub(crate) variant: String,
     /// As reports spell it.
     pub(crate) code: String,
     /// Number and title of its category.
@@ -77,7 +79,7 @@ fn push(fields: &mut [String], character: char) {
 }
 
 fn row(fields: &[String]) -> Result<Row> {
-    let [_, code, category, requirement, meaning] = fields else {
+    let [variant, code, category, requirement, meaning] = fields else {
         bail!("a row of the table of codes has {} fields, not 5: {fields:?}", fields.len());
     };
     let (_, category) = CATEGORIES
@@ -85,6 +87,7 @@ fn row(fields: &[String]) -> Result<Row> {
         .find(|(name, _)| name == category)
         .with_context(|| format!("`{code}`: no category `{category}`"))?;
     Ok(Row {
+        variant: variant.clone(),
         code: code.clone(),
         category,
         requirement: requirement.clone(),

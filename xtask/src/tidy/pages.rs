@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::lexer::{Code, words};
 use super::{SourceFile, Violation};
 use crate::codes;
+
+/// Where codes are raised.
+const CHECKS: &str = "crates/coldproof-contract/src/";
 
 /// Pages that are missing, stale, empty or left over.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
@@ -25,7 +29,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     for (path, row) in &expected {
         let problem = match texts.get(path.as_str()) {
             None => Some("not there: run `cargo xtask codes` and write it".to_owned()),
-            Some(text) => codes::Page::of(text).problem(row),
+            Some(text) => codes::Page::of(text).problem(row, is_raised(files, &row.variant)),
         };
         found.extend(problem.map(|text| Violation::new(path, 0, text)));
     }
@@ -40,6 +44,17 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     found
 }
 
+/// Whether the contract names a code outside the table and its tests.
+fn is_raised(files: &[SourceFile], variant: &str) -> bool {
+    let name = format!("FindingCode::{variant}");
+    let checks = files.iter().filter(|file| {
+        file.path.starts_with(CHECKS) && file.path != codes::TABLE && !file.is_test()
+    });
+    checks
+        .filter(|file| file.text.contains(&name))
+        .any(|file| words(&Code::of(&file.text).bare_untested(), &name).next().is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,7 +62,11 @@ mod tests {
     const TABLE: &str = "\ncodes! {\n A, \"a\", STORAGE, \"R5\", \"Meaning.\";\n}\n";
 
     fn house(pages: &[(&str, String)]) -> Vec<String> {
-        let mut files = vec![SourceFile::new(codes::TABLE, TABLE)];
+        let raising = "fn check() { raise(FindingCode::A); }";
+        let mut files = vec![
+            SourceFile::new(codes::TABLE, TABLE),
+            SourceFile::new("crates/coldproof-contract/src/storage/check.rs", raising),
+        ];
         files.extend(pages.iter().map(|(path, text)| SourceFile::new(path, text.clone())));
         check(&files).into_iter().map(|violation| violation.path).collect()
     }
@@ -65,5 +84,17 @@ mod tests {
         let mut more = whole.to_vec();
         more.push(("docs/codes/b.md", String::new()));
         assert_eq!(house(&more), ["docs/codes/b.md"]);
+    }
+
+    #[test]
+    fn a_code_is_raised_by_a_check_and_not_by_a_test_or_a_comment() {
+        let raised = |path: &str, text: &str| is_raised(&[SourceFile::new(path, text)], "A");
+        let path = "crates/coldproof-contract/src/storage/check.rs";
+        assert!(raised(path, "raise(FindingCode::A)"));
+        assert!(!raised(path, "raise(FindingCode::AB)"));
+        assert!(!raised(path, "// FindingCode::A"));
+        assert!(!raised(path, "#[cfg(test)]\nmod tests { fn a() { FindingCode::A; } }"));
+        assert!(!raised("crates/coldproof-lanes/src/lane.rs", "FindingCode::A"));
+        assert!(!raised(codes::TABLE, "FindingCode::A"));
     }
 }

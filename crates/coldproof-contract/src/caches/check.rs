@@ -1,7 +1,10 @@
 //! A hit on the old generation is proven; then the same request on the new one is equal to a cold
 //! cache (R38, R39).
 
-use crate::evidence::{ArmView, LaneName, PhaseView};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{CacheChoice, CacheError, CacheInventory, CacheSighting};
+use crate::evidence::{ArmView, CacheFact, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room};
 
 /// The object of a finding about KV blocks kept by prefix.
@@ -17,6 +20,9 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         }
         case.cover(Room::Caches).covered = true;
         hits += arm_check(case, index, arm);
+        for phase_index in 1..arm.phases.len() {
+            acknowledged(case, (index, phase_index), &arm.phases[phase_index]);
+        }
     }
     let coverage = case.cover(Room::Caches);
     coverage.proven = format!(
@@ -43,10 +49,15 @@ fn repeats<'p>(phase: &'p PhaseView<'_>) -> Vec<(&'p str, &'p str, u64, Option<u
 
 fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
     let Some(before) = arm.phases.first() else { return 0 };
+    if arm.phases.len() < 2 {
+        let text = format!("arm `{}` ended before its update", arm.header.arm);
+        case.cover(Room::Caches).undecided.insert(text);
+    }
     let mut hits = 0;
     for (request, mode, full, again) in repeats(before) {
-        let hit = again.map_or(0, |again| full.saturating_sub(again));
-        if full == 0 || hit == 0 {
+        // A launch trace without a row was not recorded: even a whole hit computes its last row.
+        let hit = again.filter(|again| *again > 0).map_or(0, |again| full.saturating_sub(again));
+        if hit == 0 {
             let text = format!("request `{request}` hit no cache on the old generation");
             case.cover(Room::Caches).undecided.insert(text);
             continue;
@@ -61,6 +72,11 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
             let now = rows(phase, seen.step);
             if now >= full {
                 case.cover(Room::Caches).checks += 1;
+                continue;
+            }
+            if now == 0 {
+                let text = format!("no launch of request `{request}` was seen after the update");
+                case.cover(Room::Caches).undecided.insert(text);
                 continue;
             }
             let finding = Finding::new(FindingCode::CacheStale, PREFIX_KV, 0)
@@ -86,4 +102,32 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
         }
     }
     hits
+}
+
+/// What the engine says of its caches after an update: each acknowledges the generation that the
+/// ranks committed, or is empty. A claim can only convict; rows that were computed acquit.
+fn acknowledged(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>) {
+    let committed = phase.receipts.iter().rev().find(|receipt| receipt.fact.committed);
+    let Some(served) = committed.map(|receipt| receipt.fact.generation) else { return };
+    for rank in phase.caches.iter().map(|cache| cache.rank).collect::<BTreeSet<_>>() {
+        let own = phase.caches.iter().filter(|cache| cache.rank == rank);
+        let seen: BTreeMap<String, CacheSighting> = own
+            .map(|cache| {
+                let CacheFact { cache, generation, entries, .. } = cache.fact;
+                (cache.clone(), CacheSighting { generation: *generation, entries: *entries })
+            })
+            .collect();
+        let choices = seen.keys().map(|cache| (cache.clone(), CacheChoice::Acknowledge)).collect();
+        for error in CacheInventory::new(choices).check(served, &seen) {
+            let CacheError::Unacknowledged { cache, .. } = &error else { continue };
+            let finding = Finding::new(
+                FindingCode::CacheStale,
+                cache.as_str(),
+                case.rank_index(site.0, rank),
+            )
+            .expected("empty, or of the generation that is served", error.to_string())
+            .why("the engine itself says that it keeps entries of an older generation");
+            case.raise(finding, site, &[]);
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Values computed from weights are refreshed from the new ones (R15, R17).
 
-use crate::evidence::{Difference, Holds, LaneName};
+use std::collections::BTreeSet;
+
+use crate::evidence::{Comparison, Difference, Holds, LaneName};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
-use crate::words::SlotKind;
+use crate::words::{SlotKind, SlotName};
 
 /// Judges category 2.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -11,15 +13,10 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     for difference in derived {
         one(case, difference);
     }
-    let equal = comparison.equal_of(&[SlotKind::Derived]);
+    let equal = case.cover_content(Room::Derived, &[SlotKind::Derived], "derived value");
     let covered = case.view.ran(LaneName::Differential);
     let coverage = case.cover(Room::Derived);
     coverage.covered = covered;
-    coverage.checks += equal;
-    if equal == 0 {
-        let text = "no derived value was compared with a cold load's".to_owned();
-        coverage.undecided.insert(text);
-    }
     coverage.proven = format!("{equal} derived values equal to a cold load's, bit for bit");
 }
 
@@ -28,26 +25,45 @@ fn one(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let step = case.view.arms[site.0].step_name(difference.read.step);
     let text = read_text(difference);
     let found = symptom("read-back", step, difference.read.seq, text.clone());
-    if case.join(&difference.slot.slot.0, site, found.clone()) {
+    if case.explain(Room::Derived, &difference.slot.slot.0, site, found.clone()) {
         return;
     }
-    let upstream =
-        difference.slot.inputs.iter().find(|input| case.comparison.differs(difference, input));
-    if upstream.is_some() {
+    if let Some(root) = root(case.comparison, difference) {
         // Downstream of a slot that differs itself; that slot's finding explains it.
+        let text = format!("`{}` differs, and so does its input `{root}`", difference.slot.slot);
+        case.cover(Room::Derived).undecided.insert(text);
         return;
     }
     let inputs: Vec<String> = difference.slot.inputs.iter().map(|i| format!("`{i}`")).collect();
     let rank = case.rank_index(site.0, difference.rank);
-    let finding = Finding::new(FindingCode::DerivedStale, difference.slot.slot.0.clone(), rank)
+    let mut finding = Finding::new(FindingCode::DerivedStale, difference.slot.slot.0.clone(), rank)
         .expected(format!("the value of `{}`", difference.against), text)
         .why(format!(
             "its inputs ({}) hold the new weights and it does not follow them",
             inputs.join(", ")
         ));
-    let mut finding = finding;
     finding.events.push(found);
     case.raise(finding, site, &[&difference.slot.slot.0]);
+}
+
+/// The differing slot that a difference comes from, by declared inputs. Slots that name each other
+/// as inputs have none: their declarations explain nothing.
+fn root<'c>(comparison: &'c Comparison<'_>, from: &Difference<'_>) -> Option<&'c SlotName> {
+    let mut seen = BTreeSet::from([&from.slot.slot]);
+    let mut open: Vec<&SlotName> = from.slot.inputs.iter().collect();
+    while let Some(input) = open.pop() {
+        let Some(beside) = comparison.beside(from, input) else { continue };
+        if !seen.insert(&beside.slot.slot) {
+            continue;
+        }
+        let inputs = beside.slot.inputs.iter().filter(|input| **input != beside.slot.slot);
+        let derived = beside.slot.slot_kind == SlotKind::Derived;
+        if !derived || inputs.clone().all(|input| comparison.beside(from, input).is_none()) {
+            return Some(&beside.slot.slot);
+        }
+        open.extend(inputs);
+    }
+    None
 }
 
 /// What a differing slot holds, in words.

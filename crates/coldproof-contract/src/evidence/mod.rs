@@ -9,7 +9,7 @@ mod provenance;
 mod record;
 mod view;
 
-pub use difference::{Comparison, Difference, Holds, PieceDifference};
+pub use difference::{Absence, Comparison, Difference, Holds, PieceDifference, Tally};
 pub use event::{Event, Fact};
 pub use facts::{
     AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,

@@ -10,7 +10,7 @@ use super::{
 use crate::evidence::{ArmView, PhaseView, PostLoadStage};
 use crate::routing::{Placement, SourceRule};
 use crate::verdict::{FindingEvent, symptom};
-use crate::words::{Rank, SlotName};
+use crate::words::{Rank, SlotName, TransactionId};
 
 /// What an account contradicts.
 #[derive(Debug, Default)]
@@ -39,17 +39,24 @@ pub(super) enum AccountError {
     Plan(#[from] PostLoadPlanError),
 }
 
-/// Replays the account of `rank`. `required` is what the sealed manifest promised.
+/// Replays the account of `rank`. `promised` is what the sealed manifest promised.
+/// Where an engine began again, its last transaction is the one that counts.
 pub(super) fn account(
     rules: &[SourceRule],
     arm: &ArmView<'_>,
     phase: &PhaseView<'_>,
     rank: Rank,
-    required: &BTreeSet<&str>,
+    promised: &BTreeSet<&str>,
 ) -> Result<Account, AccountError> {
     let placement = Placement::of(rules, arm.header.topology)?;
-    let draft = ManifestDraft::of(&placement, rank, |source| required.contains(source));
+    let mut draft = ManifestDraft::of(&placement, rank, |source| promised.contains(source));
     let slots: BTreeSet<SlotName> = draft.pieces.iter().map(|p| p.slot.clone()).collect();
+    for ((_, owner), slot) in phase.slots.iter().filter(|((r, _), _)| *r == rank) {
+        let own = slot.fact.aliases.iter().filter(|_| slots.contains(*owner));
+        for alias in own.filter(|alias| !slots.contains(*alias)) {
+            draft = draft.with_alias(alias.clone(), (*owner).clone());
+        }
+    }
     let mut ledger = Ledger::seal(&draft.seal()?);
     let plan = plan(phase, rank, &slots)?;
     let mut post_load = PostLoad::begin(&plan);
@@ -94,7 +101,10 @@ struct Entry<'r> {
 
 /// Applications and post-load stages of one rank, in the order they were stated.
 fn entries<'r>(phase: &PhaseView<'r>, rank: Rank) -> Vec<Entry<'r>> {
-    let applied = phase.applications.iter().filter(|a| a.rank == rank).map(|a| Entry {
+    let last = last_transaction(phase);
+    let counts = |r: Rank, transaction| r == rank && Some(transaction) == last;
+    let applied = phase.applications.iter().filter(|a| counts(a.rank, a.fact.transaction));
+    let applied = applied.map(|a| Entry {
         step: a.step,
         seq: a.seq,
         what: What::Applied(ApplicationIdentity {
@@ -104,7 +114,8 @@ fn entries<'r>(phase: &PhaseView<'r>, rank: Rank) -> Vec<Entry<'r>> {
             slot_fragment: a.fact.slot_fragment.clone(),
         }),
     });
-    let stages = phase.post_loads.iter().filter(|p| p.rank == rank).map(|p| Entry {
+    let stages = phase.post_loads.iter().filter(|p| counts(p.rank, p.fact.transaction));
+    let stages = stages.map(|p| Entry {
         step: p.step,
         seq: p.seq,
         what: What::Stage(&p.fact.layer, p.fact.stage),
@@ -114,16 +125,20 @@ fn entries<'r>(phase: &PhaseView<'r>, rank: Rank) -> Vec<Entry<'r>> {
     entries
 }
 
+fn last_transaction(phase: &PhaseView<'_>) -> Option<TransactionId> {
+    phase.applications.iter().map(|a| a.fact.transaction).max()
+}
+
 /// The layers that the engine says it will finish, with the promised slots below each.
 fn plan(
     phase: &PhaseView<'_>,
     rank: Rank,
     slots: &BTreeSet<SlotName>,
 ) -> Result<PostLoadPlan, PostLoadPlanError> {
-    let expected = phase
-        .post_loads
-        .iter()
-        .filter(|p| p.rank == rank && p.fact.stage == PostLoadStage::Expected);
+    let last = last_transaction(phase);
+    let counts = phase.post_loads.iter().filter(|p| p.rank == rank);
+    let counts = counts.filter(|p| Some(p.fact.transaction) == last);
+    let expected = counts.filter(|p| p.fact.stage == PostLoadStage::Expected);
     let mut layers: BTreeMap<String, LayerPlan> = BTreeMap::new();
     for stage in expected {
         let below = format!("{}.", stage.fact.layer);

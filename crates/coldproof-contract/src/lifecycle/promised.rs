@@ -62,7 +62,12 @@ impl Promised {
     /// Records an application that lies inside the piece and moves elements as the piece does.
     /// Nothing where it does not, or belongs to another slot.
     #[inline]
-    pub(super) fn apply(&mut self, slot: u32, from: &[Span], to: &[Span]) -> Option<Result<(), Collision>> {
+    pub(super) fn apply(
+        &mut self,
+        slot: u32,
+        from: &[Span],
+        to: &[Span],
+    ) -> Option<Result<(), Collision>> {
         let Self { cover, spans, source_axes, slot_axes, .. } = self;
         let (source, target) = sides(spans, *source_axes, *slot_axes);
         let fits = self.slot == slot && is_inside(from, source);

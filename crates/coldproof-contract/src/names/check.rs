@@ -15,7 +15,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             manifest(case, (index, phase_index), phase);
             if arm.header.lane == LaneName::Names {
                 unrouted(case, (index, phase_index), arm, phase);
-                count(case, phase);
+                count(case, arm, phase);
                 spellings.extend(phase.from.and(phase.at).map(|at| at.0.clone()));
             }
         }
@@ -107,7 +107,7 @@ fn slots_of(case: &Case<'_, '_>, phase: &PhaseView<'_>, source: &str) -> Vec<Str
 }
 
 /// Sources of this phase that are in their slots under the name they were sent by.
-fn count(case: &mut Case<'_, '_>, phase: &PhaseView<'_>) {
+fn count(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     let content = case.view.content(phase.at);
     let Some(file) = content.and_then(|at| case.view.checkpoint(at)) else { return };
     let wanted: BTreeMap<&str, _> =
@@ -115,7 +115,13 @@ fn count(case: &mut Case<'_, '_>, phase: &PhaseView<'_>) {
     let right = phase.sources.iter().filter(|(name, read)| {
         read.fact.digest.is_some() && read.fact.digest.as_ref() == wanted.get(**name)
     });
-    case.cover(Room::Names).checks += right.count() as u64;
+    let right = right.count() as u64;
+    let coverage = case.cover(Room::Names);
+    coverage.checks += right;
+    if phase.from.is_some() && right == 0 {
+        let text = format!("arm `{}` put no source of `{}` in place", arm.header.arm, phase.phase);
+        coverage.undecided.insert(text);
+    }
 }
 
 /// The same content under other names left a slot as it was: the names were not resolved.

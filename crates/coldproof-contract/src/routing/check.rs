@@ -30,6 +30,9 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     if coverage.checks == 0 {
         coverage.undecided.insert("no sentinel was decoded".to_owned());
     }
+    if lane.phases.last().is_none_or(|phase| phase.read_backs.is_empty()) {
+        coverage.undecided.insert("no padding was read back".to_owned());
+    }
     coverage.proven = format!(
         "origin of every element decoded on {} ranks, {} elements",
         lane.header.topology.size(),
@@ -58,7 +61,15 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
                     case.cover(Room::Routing).undecided.insert(text);
                     continue;
                 };
-                let mismatch = Mismatch::of(&expected(slot, &shapes), &decoded(found.fact));
+                let elements =
+                    slot.shape.iter().try_fold(1_u64, |n, &extent| n.checked_mul(extent));
+                let runs = elements.and_then(|elements| decoded(found.fact, elements));
+                let Some(runs) = runs else {
+                    let text = format!("the origins of `{name}` on rank {rank} are malformed");
+                    case.cover(Room::Routing).undecided.insert(text);
+                    continue;
+                };
+                let mismatch = Mismatch::of(&expected(slot, &shapes), &runs);
                 case.cover(Room::Routing).checks += mismatch.right;
                 if !mismatch.is_clean() {
                     wrong.entry(name).or_default().push((rank, mismatch));
@@ -83,8 +94,10 @@ fn slot_finding(
     let phase = &arm.phases[site.1];
     let text = "sentinels show elements out of place";
     let found = symptom("origins", step(phase), 0, text);
-    let packed_by = phase.packed_by(slot).is_some_and(|by| case.join(&by.0, site, found.clone()));
-    if packed_by || case.join(&slot.0, site, found) {
+    let packed_by = phase.packed_by(slot);
+    if packed_by.is_some_and(|by| case.explain(Room::Routing, &by.0, site, found.clone()))
+        || case.explain(Room::Routing, &slot.0, site, found)
+    {
         return;
     }
     let foreign = ranks.iter().any(|(_, m)| m.foreign > 0);

@@ -57,23 +57,38 @@ fn piece_runs<'p>(
     });
 }
 
-/// The runs that were decoded, in slot order, one by one. Malformed ones are left out.
+/// The runs that were decoded, in slot order, one by one.
+///
+/// Nothing where they are malformed: beyond the slot's `elements`, without an end, or of a source
+/// that is not named.
 #[must_use]
-pub(super) fn decoded(fact: &OriginsFact) -> Vec<Run<'_>> {
+pub(super) fn decoded(fact: &OriginsFact, elements: u64) -> Option<Vec<Run<'_>>> {
     let mut runs = Vec::new();
+    let mut left = elements;
     for run in &fact.runs {
-        let source = run.source.map(|index| fact.sources.get(index as usize).map(String::as_str));
+        let source = match run.source {
+            Some(index) => Some(fact.sources.get(usize::try_from(index).ok()?)?.as_str()),
+            None => None,
+        };
+        if run.length == 0 || run.count > RUNS_MAX - runs.len() as u64 {
+            return None;
+        }
         for step in 0..run.count {
-            let slot = run.slot_step.checked_mul(step).and_then(|by| run.slot.checked_add(by));
-            let by = i64::try_from(step).ok().and_then(|step| run.source_step.checked_mul(step));
-            let element = by.and_then(|by| run.element.checked_add_signed(by));
-            let (Some(slot), Some(element)) = (slot, element) else { break };
-            runs.push(Run { slot, length: run.length, source: source.flatten(), element });
+            left = left.checked_sub(run.length)?;
+            let slot = run.slot_step.checked_mul(step).and_then(|by| run.slot.checked_add(by))?;
+            let by = run.source_step.checked_mul(i64::try_from(step).ok()?)?;
+            let element = run.element.checked_add_signed(by)?;
+            slot.checked_add(run.length).filter(|end| *end <= elements)?;
+            element.checked_add(run.length)?;
+            runs.push(Run { slot, length: run.length, source, element });
         }
     }
     runs.sort_unstable();
-    runs
+    Some(runs)
 }
+
+/// The most runs of one slot that are taken apart.
+const RUNS_MAX: u64 = 1 << 24;
 
 /// How one slot's origins differ from those expected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

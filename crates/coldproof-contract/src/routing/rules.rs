@@ -32,7 +32,7 @@ pub enum Half {
 pub enum Sharding {
     /// All of it on every rank.
     Replicated,
-    /// Output rows cut into equal parts (column-parallel layer); slot and source have the same axes.
+    /// Output rows cut into equal parts (column-parallel layer): the first axis.
     Column,
     /// Input columns cut into equal parts (row-parallel layer): the last axis.
     Row,
@@ -108,7 +108,7 @@ pub struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// The rank is not one of the topology's, or the topology has no ranks.
-    #[error("there is no rank {rank} in a topology of tp {}, pp {}, ep {}", topology.tp, topology.pp, topology.ep)]
+    #[error("there is no rank {rank} in the topology {topology:?}")]
     Rank {
         /// The rank.
         rank: Rank,
@@ -147,7 +147,7 @@ pub enum PlacementError {
     },
     /// Two sources of one slot imply different shapes of it.
     #[error(
-        "`{slot}` on {rank}: `{first}` implies shape {first_shape:?} and `{second}` implies {second_shape:?}"
+        "`{slot}` on {rank}: shape {first_shape:?} by `{first}`, {second_shape:?} by `{second}`"
     )]
     Layout {
         /// The slot.

@@ -3,7 +3,7 @@
 mod check;
 mod rules;
 
-pub(crate) use check::check;
+pub(crate) use check::{check, lost};
 pub use rules::{
     InventoryError, StateError, StateInventory, StateRule, StateSighting, StateSightings,
 };

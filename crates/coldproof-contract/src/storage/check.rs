@@ -2,97 +2,133 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Blocks, ByAddress, CapturedArg, Fate, by_address, owner};
-use crate::evidence::{ArmView, LaneName, PhaseView, SlotFact};
-use crate::verdict::{Case, Finding, FindingCode, Room};
+use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
+use crate::evidence::{ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
+use crate::verdict::{Case, Category, Finding, FindingCode, Room};
 use crate::words::{Fingerprint, Rank, StepName};
 
 /// Judges category 1.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
-    let mut replayed = false;
-    let mut pressed = false;
+    let (mut replayed, mut pressed) = (false, false);
     for (index, arm) in view.arms.iter().enumerate() {
         if arm.header.against.is_none() {
             continue;
         }
-        arm_check(case, index, arm);
-        for phase in arm.phases.iter().filter(|phase| phase.from.is_some()) {
-            replayed |= phase.launches.iter().any(|launch| launch.fact.graph.is_some());
-            pressed |= phase.steps.iter().any(|step| step.name == StepName::Pressure);
+        let Some(captured_in) = arm.phases.iter().position(|phase| !phase.nodes.is_empty()) else {
+            let mut steps = arm.phases.iter().flat_map(|phase| &phase.steps);
+            if steps.any(|step| step.name == StepName::Capture) {
+                undecided(case, format!("arm `{}` captured no node", arm.header.arm));
+            }
+            continue;
+        };
+        for rank in arm.header.topology.ranks() {
+            let blocks = Blocks::of(arm, rank);
+            census(case, &Capture { index, arm, captured_in, rank, blocks });
+        }
+        for (step, pressure) in replays(arm, captured_in) {
+            replayed = true;
+            pressed |= pressure.is_some_and(|pressure| pressure < step);
         }
     }
     let seen = controls(case);
     let covered = view.ran(LaneName::Differential);
-    let coverage = case.cover(Room::Storage);
-    coverage.covered = covered;
+    case.cover(Room::Storage).covered = covered;
     if !replayed {
-        coverage.undecided.insert("no captured graph was replayed after the update".to_owned());
+        undecided(case, "no captured graph was replayed after the update".to_owned());
     }
     if !pressed {
-        coverage.undecided.insert("freed memory was not reused before the replay".to_owned());
+        undecided(case, "freed memory was not reused before the replay".to_owned());
     }
     if seen == 0 {
-        coverage.undecided.insert("no positive control was seen by the replay".to_owned());
+        undecided(case, "no positive control was seen by the replay".to_owned());
     }
+    let coverage = case.cover(Room::Storage);
     coverage.proven = format!(
         "{} captured addresses alive and of the same owner; {seen} live changes seen by the replay",
         coverage.checks
     );
 }
 
-fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
-    let Some(captured_in) = arm.phases.iter().position(|phase| !phase.nodes.is_empty()) else {
-        if arm.phases.iter().flat_map(|phase| &phase.steps).any(|s| s.name == StepName::Capture) {
-            let coverage = case.cover(Room::Storage);
-            coverage.undecided.insert(format!("arm `{}` captured no node", arm.header.arm));
-        }
-        return;
-    };
-    for rank in arm.header.topology.ranks() {
-        rank_check(case, index, arm, captured_in, rank);
-    }
+fn undecided(case: &mut Case<'_, '_>, text: String) {
+    case.cover(Room::Storage).undecided.insert(text);
 }
 
-fn rank_check(
-    case: &mut Case<'_, '_>,
+/// Replays after an update of graphs that were captured before it: (step, step in which freed
+/// memory was reused).
+fn replays(arm: &ArmView<'_>, captured_in: usize) -> Vec<(u32, Option<u32>)> {
+    let captured: BTreeSet<&str> =
+        arm.phases[captured_in].nodes.iter().map(|node| node.fact.graph.as_str()).collect();
+    let updated = arm.phases[captured_in + 1..].iter().filter(|phase| phase.from.is_some());
+    let replays = updated.flat_map(|phase| {
+        let pressure = phase.steps.iter().find(|step| step.name == StepName::Pressure);
+        let old = phase.launches.iter().filter(|launch| {
+            launch.fact.graph.as_deref().is_some_and(|graph| captured.contains(graph))
+        });
+        old.map(move |launch| (launch.step, pressure.map(|step| step.step)))
+    });
+    replays.collect()
+}
+
+/// The graphs of one rank of one arm, and the memory under them.
+struct Capture<'v, 'r> {
     index: usize,
-    arm: &ArmView<'_>,
+    arm: &'v ArmView<'r>,
     captured_in: usize,
     rank: Rank,
-) {
-    let blocks = Blocks::of(arm, rank);
-    let args = captured_args(&arm.phases[captured_in], &blocks, rank);
-    let slots_then = slots_of(&arm.phases[captured_in], rank);
+    blocks: Blocks<'r>,
+}
+
+/// What is wrong with a captured address in a later phase.
+enum Trouble<'r> {
+    /// With the slot that owns it, or with its block.
+    Slot(FindingCode),
+    /// The engine serves and this region, unmapped in (step, seq), is backed by no memory.
+    Region(&'r str, u32, u64),
+}
+
+fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
+    let Capture { index, arm, captured_in, rank, ref blocks } = *capture;
+    let args = captured_args(&arm.phases[captured_in], blocks, rank);
+    if args.is_empty() {
+        undecided(case, format!("arm `{}` captured no address on rank {rank}", arm.header.arm));
+    }
     let unresolved = args.iter().filter(|arg| arg.block.is_none()).count();
     if unresolved > 0 {
         let text = format!(
             "{unresolved} captured addresses of arm `{}` lie in no block the allocator knows",
             arm.header.arm
         );
-        case.cover(Room::Storage).undecided.insert(text);
+        undecided(case, text);
     }
-    let mut reported: BTreeSet<String> = BTreeSet::new();
+    let later = captured_in + 1..arm.phases.len();
+    let registered = later.clone().any(|phase| !arm.phases[phase].slots.is_empty());
+    if !registered {
+        let text = format!("arm `{}` registered no slot after it captured", arm.header.arm);
+        undecided(case, text);
+    }
+    let mut reported: BTreeSet<(usize, String, String)> = BTreeSet::new();
     for arg in &args {
         let Some(block) = arg.block else { continue };
-        let fate = blocks.fate(block);
-        let mut clean = true;
-        for phase in captured_in + 1..arm.phases.len() {
-            let trouble = trouble(&arm.phases[phase], rank, arg, fate);
-            let Some(code) = trouble else { continue };
+        let mut clean = registered;
+        for phase in later.clone() {
+            let Some(trouble) = trouble(capture, phase, arg, block) else { continue };
             clean = false;
-            let object =
-                arg.owner.map_or_else(|| block.fact.purpose.clone(), |owner| owner.slot.0.clone());
-            if reported.insert(format!("{phase} {object}")) {
-                let finding = finding(case, index, arm, arg, fate, code, phase, rank);
-                case.raise(finding, (index, phase), &[&object]);
+            let owner = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
+            let finding = match trouble {
+                Trouble::Slot(code) => finding(case, capture, arg, block, phase, code),
+                Trouble::Region(region, step, seq) => {
+                    let rank = case.rank_index(index, rank);
+                    unmapped(arm, rank, arg, region, (step, seq))
+                }
+            };
+            if reported.insert((phase, finding.object.clone(), owner.clone())) {
+                case.raise(finding, (index, phase), &[owner]);
             }
         }
-        if clean {
-            case.cover(Room::Storage).checks += 1;
-        }
+        case.cover(Room::Storage).checks += u64::from(clean);
     }
-    respecified(case, index, arm, captured_in, rank, &slots_then, &args);
+    respecified(case, capture, &args);
 }
 
 fn captured_args<'r>(
@@ -100,86 +136,82 @@ fn captured_args<'r>(
     blocks: &Blocks<'r>,
     rank: Rank,
 ) -> Vec<CapturedArg<'r>> {
-    let slots = slots_of(phase, rank);
+    let own = phase.slots.iter().filter(|((r, _), _)| *r == rank);
+    let slots = by_address(own.map(|(_, slot)| slot.fact));
     let nodes = phase.nodes.iter().filter(|node| node.rank == rank);
     nodes
         .flat_map(|node| node.fact.args.iter().map(move |arg| (*node, arg)))
-        .map(|(node, arg)| CapturedArg {
-            node,
-            arg,
-            block: blocks.at_capture(arg.address),
-            owner: owner(&slots, arg.address),
+        .map(|(node, arg)| {
+            let block = blocks.at_capture(arg.address);
+            CapturedArg { node, arg, block, owner: owner(&slots, block, arg.address) }
         })
         .collect()
 }
 
-fn slots_of<'r>(phase: &PhaseView<'r>, rank: Rank) -> ByAddress<'r> {
-    by_address(phase.slots.iter().filter(|((r, _), _)| *r == rank).map(|(_, slot)| slot.fact))
-}
-
 /// R71 for one captured address in one later phase.
-fn trouble(
-    phase: &PhaseView<'_>,
-    rank: Rank,
-    arg: &CapturedArg<'_>,
-    fate: Fate<'_>,
-) -> Option<FindingCode> {
-    let now = arg.owner.map(|owner| phase.slots.get(&(rank, &owner.slot)));
-    let last = phase.steps.last().map_or(phase.first_step, |step| step.step);
-    let freed = fate.freed.is_some_and(|(step, _)| step <= last);
-    match now {
-        // The engine did not say in this phase; the allocator may still tell.
-        _ if phase.slots.is_empty() => freed.then_some(FindingCode::AddressStale),
-        None => freed.then_some(FindingCode::AddressStale),
-        Some(None) => Some(FindingCode::SlotMissing),
-        Some(Some(slot)) => match &slot.fact.fingerprint {
-            None => Some(FindingCode::SlotExpired),
-            Some(print) if !holds(print, arg) => Some(FindingCode::SlotRebound),
-            Some(_) => freed.then_some(FindingCode::AddressStale),
-        },
+fn trouble<'r>(
+    capture: &Capture<'_, 'r>,
+    phase: usize,
+    arg: &CapturedArg<'r>,
+    block: Block<'r>,
+) -> Option<Trouble<'r>> {
+    let phase = &capture.arm.phases[phase];
+    // Where the engine did not say in this phase, the allocator may still tell.
+    let silent = phase.slots.is_empty();
+    let now = arg.owner.filter(|_| !silent);
+    match now.map(|owner| phase.slots.get(&(capture.rank, &owner.slot))) {
+        Some(None) => return Some(Trouble::Slot(FindingCode::SlotMissing)),
+        Some(Some(slot)) if slot.fact.fingerprint.is_none() => {
+            return Some(Trouble::Slot(FindingCode::SlotExpired));
+        }
+        Some(Some(slot)) if !covers(slot.fact, arg.arg.address) => {
+            return Some(Trouble::Slot(FindingCode::SlotRebound));
+        }
+        _ => {}
     }
-}
-
-fn holds(print: &Fingerprint, arg: &CapturedArg<'_>) -> bool {
-    let range = crate::words::ByteRange { address: print.address, bytes: print.bytes().max(1) };
-    range.contains(arg.arg.address)
+    let last = phase.steps.last().map_or(phase.first_step, |step| step.step);
+    if capture.blocks.fate(block).freed.is_some_and(|(step, _)| step <= last) {
+        return Some(Trouble::Slot(FindingCode::AddressStale));
+    }
+    let serves = |step: &&StepView| {
+        let taken = !matches!(step.outcome, Some(StepOutcome::Error { .. }));
+        taken && matches!(step.name, StepName::Resume | StepName::Serve | StepName::Control)
+    };
+    let served = phase.steps.iter().rev().find(serves)?;
+    let (region, step, seq) = capture.blocks.unmapped(arg.arg.address, served.step)?;
+    Some(Trouble::Region(region, step, seq))
 }
 
 /// Layout changes of captured slots that kept their address (R5).
-fn respecified(
-    case: &mut Case<'_, '_>,
-    index: usize,
-    arm: &ArmView<'_>,
-    captured_in: usize,
-    rank: Rank,
-    then: &ByAddress<'_>,
-    args: &[CapturedArg<'_>],
-) {
+fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, args: &[CapturedArg<'_>]) {
+    let Capture { index, arm, captured_in, rank, .. } = *capture;
     let captured: BTreeMap<&str, &SlotFact> =
         args.iter().filter_map(|arg| arg.owner).map(|slot| (slot.slot.0.as_str(), slot)).collect();
-    for slot in then.values().filter(|slot| captured.contains_key(slot.slot.0.as_str())) {
+    for (name, slot) in captured {
         for phase_index in captured_in + 1..arm.phases.len() {
-            let phase = &arm.phases[phase_index];
-            let now = phase.slots.get(&(rank, &slot.slot));
+            let now = arm.phases[phase_index].slots.get(&(rank, &slot.slot));
             let (Some(before), Some(now)) =
                 (&slot.fingerprint, now.and_then(|now| now.fact.fingerprint.as_ref()))
             else {
                 continue;
             };
             let fields = changed_fields(before, now);
-            if fields.is_empty() || before.address != now.address {
+            let known = case.blamed_finding(name).is_some_and(in_this_room);
+            let respecified = case.has(FindingCode::SlotRespecified, name);
+            if fields.is_empty() || before.address != now.address || (known && !respecified) {
                 continue;
             }
-            let finding = Finding::new(
-                FindingCode::SlotRespecified,
-                slot.slot.0.clone(),
-                case.rank_index(index, rank),
-            )
-            .expected(layout(before), layout(now))
-            .why(format!("the captured kernels were built for another {}", fields.join(", ")));
-            case.raise(finding, (index, phase_index), &[&slot.slot.0]);
+            let rank = case.rank_index(index, rank);
+            let finding = Finding::new(FindingCode::SlotRespecified, name, rank)
+                .expected(layout(before), layout(now))
+                .why(format!("the captured kernels were built for another {}", fields.join(", ")));
+            case.raise(finding, (index, phase_index), &[name]);
         }
     }
+}
+
+fn in_this_room(finding: &Finding) -> bool {
+    finding.category == Category::Room(Room::Storage)
 }
 
 fn changed_fields(before: &Fingerprint, now: &Fingerprint) -> Vec<&'static str> {
@@ -197,29 +229,29 @@ fn layout(print: &Fingerprint) -> String {
     format!("{:?} {} stride {:?} on {}", print.shape, print.dtype, print.stride, print.device)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call site, all of it evidence of one pointer")]
+/// A finding about one slot. An allocator that hands two blocks out in turn shows one fault now as
+/// another storage, now as a freed one: what was found first names it.
 fn finding(
     case: &Case<'_, '_>,
-    index: usize,
-    arm: &ArmView<'_>,
+    capture: &Capture<'_, '_>,
     arg: &CapturedArg<'_>,
-    fate: Fate<'_>,
-    code: FindingCode,
+    block: Block<'_>,
     phase: usize,
-    rank: Rank,
+    code: FindingCode,
 ) -> Finding {
+    let Capture { index, arm, rank, ref blocks, .. } = *capture;
     let node = arg.node.fact;
-    let owner = arg.owner.map(|owner| owner.slot.0.as_str());
-    let object = owner.map_or_else(
-        || arg.block.map_or_else(String::new, |block| block.fact.purpose.clone()),
-        str::to_owned,
-    );
+    let object = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
+    let known = case.blamed_finding(object).filter(|known| in_this_room(known));
+    let known = known.filter(|known| known.object == *object);
+    let code = known.map_or(code, |known| known.code);
+    let fate = blocks.fate(block);
     let now = arg.owner.and_then(|owner| arm.phases[phase].slots.get(&(rank, &owner.slot)));
     let now_at = now.and_then(|now| now.fact.fingerprint.as_ref()).map_or_else(
         || "nowhere".to_owned(),
         |print| format!("{} (storage {})", print.address, print.storage),
     );
-    let mut finding = Finding::new(code, object, case.rank_index(index, rank))
+    let finding = Finding::new(code, object, case.rank_index(index, rank))
         .expected(
             format!("{} stays the slot's storage", arg.arg.address),
             format!("the slot is now at {now_at}"),
@@ -233,15 +265,12 @@ fn finding(
             arg.arg.index,
             fate_text(arm, fate)
         ));
-    if let Some(block) = arg.block {
-        let text = format!(
-            "storage {} of {} bytes at {} for `{}`",
-            block.fact.storage, block.fact.bytes, block.fact.address, block.fact.purpose
-        );
-        finding = finding.event("bound", arm.step_name(block.step), block.seq, text);
-    }
-    let text = format!("graph `{}`, node {}, argument {}", node.graph, node.node, arg.arg.index);
-    finding = finding.event("captured", arm.step_name(arg.node.step), arg.node.seq, text);
+    let text = format!(
+        "storage {} of {} bytes at {} for `{}`",
+        block.fact.storage, block.fact.bytes, block.fact.address, block.fact.purpose
+    );
+    let finding = finding.event("bound", arm.step_name(block.step), block.seq, text);
+    let finding = captured(finding, arm, arg);
     match (fate.freed, now) {
         (Some((step, seq)), _) => {
             finding.event("freed", arm.step_name(step), seq, fate_text(arm, fate))
@@ -252,6 +281,30 @@ fn finding(
         }
         (None, None) => finding,
     }
+}
+
+fn captured(finding: Finding, arm: &ArmView<'_>, arg: &CapturedArg<'_>) -> Finding {
+    let (node, index) = (arg.node.fact, arg.arg.index);
+    let text = format!("graph `{}`, node {}, argument {index}", node.graph, node.node);
+    finding.event("captured", arm.step_name(arg.node.step), arg.node.seq, text)
+}
+
+/// One region is one finding, however many addresses lie in it.
+fn unmapped(
+    arm: &ArmView<'_>,
+    rank: u32,
+    arg: &CapturedArg<'_>,
+    region: &str,
+    (step, seq): (u32, u64),
+) -> Finding {
+    let text = format!("unmapped in step `{}` and not mapped again", arm.step_name(step));
+    let finding = Finding::new(FindingCode::AddressStale, region, rank)
+        .expected(format!("region `{region}` is mapped before the engine serves"), &text)
+        .why(format!(
+            "graph `{}` retains {} in it: a replay is an illegal access",
+            arg.node.fact.graph, arg.arg.address
+        ));
+    captured(finding, arm, arg).event("unmapped", arm.step_name(step), seq, text)
 }
 
 fn fate_text(arm: &ArmView<'_>, fate: Fate<'_>) -> String {

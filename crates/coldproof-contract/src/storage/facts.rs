@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::evidence::{AllocFact, ArgFact, ArmView, Fact, NodeFact, Observed, Seen, SlotFact};
+use crate::evidence::{
+    AllocFact, ArgFact, ArmView, Fact, NodeFact, Observed, RegionFact, Seen, SlotFact,
+};
 use crate::words::{Address, ByteRange, Rank, StorageId};
 
 /// A block and when it was handed out.
@@ -41,13 +43,25 @@ pub(super) struct CapturedArg<'r> {
 /// Slots of one rank by the first byte of each.
 pub(super) type ByAddress<'r> = BTreeMap<Address, &'r SlotFact>;
 
-/// The slot that an address lies in. An alias gives way to the slot that owns the storage.
+/// The slot of a block that an address lies in, the innermost where slots are views of each other.
+/// An alias gives way to the slot that owns the storage.
 #[must_use]
-pub(super) fn owner<'r>(slots: &ByAddress<'r>, address: Address) -> Option<&'r SlotFact> {
-    let (_, slot) = slots.range(..=address).next_back()?;
-    let print = slot.fingerprint.as_ref()?;
-    let range = ByteRange { address: print.address, bytes: print.bytes().max(1) };
-    range.contains(address).then_some(*slot)
+pub(super) fn owner<'r>(
+    slots: &ByAddress<'r>,
+    block: Option<Block<'r>>,
+    address: Address,
+) -> Option<&'r SlotFact> {
+    let first = block.map_or(address, |block| block.fact.address);
+    let mut below = slots.range(first..=address).rev();
+    below.find(|(_, slot)| covers(slot, address)).map(|(_, slot)| *slot)
+}
+
+/// Whether an address lies in the storage that a slot is registered with.
+#[must_use]
+pub(super) fn covers(slot: &SlotFact, address: Address) -> bool {
+    slot.fingerprint.as_ref().is_some_and(|print| {
+        ByteRange { address: print.address, bytes: print.bytes().max(1) }.contains(address)
+    })
 }
 
 /// Arranges registered slots by address.
@@ -69,6 +83,7 @@ pub(super) struct Blocks<'r> {
     live: BTreeMap<Address, Block<'r>>,
     captured: Option<BTreeMap<Address, Block<'r>>>,
     fates: BTreeMap<StorageId, Fate<'r>>,
+    regions: Vec<(u32, u64, &'r RegionFact)>,
 }
 
 impl<'r> Blocks<'r> {
@@ -89,6 +104,7 @@ impl<'r> Blocks<'r> {
                         fate.freed.get_or_insert((event.step, event.seq));
                     }
                 }
+                Fact::Region(fact) => blocks.regions.push((event.step, event.seq, fact)),
                 Fact::Node(_) if blocks.captured.is_none() => {
                     blocks.captured = Some(blocks.live.clone());
                 }
@@ -101,13 +117,12 @@ impl<'r> Blocks<'r> {
     fn alloc(&mut self, block: Block<'r>) {
         let range = ByteRange { address: block.fact.address, bytes: block.fact.bytes };
         if let Some(captured) = &self.captured {
-            for old in captured.range(..Address(range.address.0.saturating_add(range.bytes))).rev()
-            {
-                let old_range = ByteRange { address: *old.0, bytes: old.1.fact.bytes };
-                if !old_range.overlaps(range) {
+            let below = captured.range(..Address(range.address.0.saturating_add(range.bytes)));
+            for (address, old) in below.rev().filter(|(_, old)| old.fact.bytes > 0) {
+                if !(ByteRange { address: *address, bytes: old.fact.bytes }).overlaps(range) {
                     break;
                 }
-                if let Some(fate) = self.fates.get_mut(&old.1.fact.storage) {
+                if let Some(fate) = self.fates.get_mut(&old.fact.storage) {
                     fate.reused.get_or_insert(block);
                 }
             }
@@ -121,6 +136,17 @@ impl<'r> Blocks<'r> {
         let (_, block) = self.captured.as_ref()?.range(..=address).next_back()?;
         let range = ByteRange { address: block.fact.address, bytes: block.fact.bytes };
         range.contains(address).then_some(*block)
+    }
+
+    /// The region that an address lies in, and when it was unmapped, where it was unmapped in or
+    /// before this step and not mapped again by then: (region, step, seq).
+    #[must_use]
+    pub(super) fn unmapped(&self, address: Address, step: u32) -> Option<(&'r str, u32, u64)> {
+        let of = |fact: &RegionFact| ByteRange { address: fact.address, bytes: fact.bytes };
+        let until = self.regions.iter().rev().filter(|(when, _, _)| *when <= step);
+        let (when, seq, last) =
+            until.into_iter().find(|(_, _, fact)| of(fact).contains(address))?;
+        (!last.mapped).then_some((last.region.as_str(), *when, *seq))
     }
 
     /// What became of it since.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, FindingCode, FindingEvent, Note, Room};
+use super::{Category, Finding, FindingCode, FindingEvent, Note, Room};
 use crate::evidence::{Comparison, View};
-use crate::words::{Rank, Topology};
+use crate::words::{Rank, SlotKind, Topology};
 
 /// Where a finding shows: ordinal of the arm, ordinal of the phase in it.
 pub type Site = (usize, usize);
@@ -68,9 +68,35 @@ impl<'v, 'r> Case<'v, 'r> {
         self.coverage.entry(room).or_default()
     }
 
+    /// Counts equal slots of these kinds in a room that compares content. Equality with an earlier
+    /// phase of the same arm alone is not equality with a cold load.
+    pub fn cover_content(&mut self, room: Room, kinds: &[SlotKind], what: &str) -> u64 {
+        let comparison = self.comparison;
+        let equal = comparison.equal_of(kinds);
+        let coverage = self.cover(room);
+        coverage.checks += equal;
+        if comparison.equal_to_cold(kinds) == 0 {
+            coverage.undecided.insert(format!("no {what} was compared with a cold load's"));
+        }
+        let gaps = comparison.gaps.iter();
+        let here = gaps.filter(|(kind, _)| kind.is_none_or(|kind| kinds.contains(&kind)));
+        coverage.undecided.extend(here.map(|(_, text)| text.clone()));
+        equal
+    }
+
+    /// Whether the checker of a category is switched off: it finds nothing and explains nothing.
+    #[must_use]
+    pub fn is_off(&self, category: Category) -> bool {
+        let Category::Room(room) = category else { return false };
+        self.view.header.settings.modes.get(room.name()).is_some_and(|mode| mode == "off")
+    }
+
     /// Raises a finding, or adds its ranks and site to the one of the same code and object.
     /// `slots` are those whose differing bytes it explains.
     pub fn raise(&mut self, finding: Finding, site: Site, slots: &[&str]) {
+        if self.is_off(finding.category) {
+            return;
+        }
         let key = (finding.code, finding.object.clone());
         let index = match self.by_object.get(&key) {
             Some(&index) => {
@@ -100,10 +126,28 @@ impl<'v, 'r> Case<'v, 'r> {
         true
     }
 
-    /// Joins a symptom of the outputs to the findings that show at this site, if there are any.
-    pub fn join_site(&mut self, site: Site, symptom: &FindingEvent) -> bool {
-        let here: Vec<usize> =
-            (0..self.findings.len()).filter(|&index| self.sites[index].contains(&site)).collect();
+    /// Joins a room's difference to the finding that explains it, if there is one. Where that is
+    /// another room's, this one did not prove what it looks at.
+    pub fn explain(&mut self, room: Room, slot: &str, site: Site, symptom: FindingEvent) -> bool {
+        let Some(finding) = self.blamed_finding(slot) else { return false };
+        if finding.category != Category::Room(room) {
+            let text = format!("`{slot}` differs: see {} of `{}`", finding.code, finding.object);
+            self.cover(room).undecided.insert(text);
+        }
+        self.join(slot, site, symptom)
+    }
+
+    /// Joins a symptom to those findings at this site that may explain it, if there are any.
+    pub fn join_site(
+        &mut self,
+        site: Site,
+        symptom: &FindingEvent,
+        may_explain: impl Fn(&Finding) -> bool,
+    ) -> bool {
+        let here: Vec<usize> = (0..self.findings.len())
+            .filter(|&index| self.sites[index].contains(&site))
+            .filter(|&index| may_explain(&self.findings[index]))
+            .collect();
         for &index in &here {
             self.attach(index, site, symptom.clone());
         }

@@ -109,6 +109,23 @@ pub struct Note {
     pub text: String,
 }
 
+/// What the receipts of all ranks certify of the last update to the new checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CertificateReport {
+    /// The transaction.
+    pub transaction: u64,
+    /// The engine's own number of the generation: a label.
+    pub generation: u64,
+    /// BLAKE3 of the sorted (slot, rank, content) that was read back: evidence.
+    pub identity: String,
+    /// Ranks that gave whole receipts (global index).
+    pub ranks: Vec<u32>,
+    /// Checks that could have failed, by category that was proven here.
+    pub proven: BTreeMap<u8, u64>,
+    /// Reasons, by category that was not proven here.
+    pub not_proven: BTreeMap<u8, String>,
+}
+
 /// `verdict.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
@@ -146,6 +163,8 @@ pub struct Verdict {
     pub notes: Vec<Note>,
     /// The generation that the certificate is bound to, derived from content.
     pub generation: Option<String>,
+    /// The certificate; absent where a rank's receipt is not whole, or on a finding.
+    pub certificate: Option<CertificateReport>,
     /// How long the run took; absent where the evidence has no times.
     pub elapsed_ms: Option<f64>,
 }

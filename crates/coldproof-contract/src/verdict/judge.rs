@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{Case, Coverage};
 use super::{
-    CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
-    VerdictKind, WireReport, transition,
+    Category, CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
+    VerdictKind, WireReport, certify, generations, transition,
 };
 use crate::evidence::{Comparison, LaneName, Record, RequiredItem, View};
 use crate::{caches, derived, lifecycle, names, routing, state, storage};
@@ -18,6 +18,7 @@ pub fn judge(record: &Record) -> Verdict {
     let comparison = Comparison::of(&view);
     let mut case = Case::new(&view, &comparison);
     storage::check(&mut case);
+    generations::check_bytes(&mut case);
     routing::check(&mut case);
     names::check(&mut case);
     lifecycle::check_claims(&mut case);
@@ -40,6 +41,10 @@ pub fn judge(record: &Record) -> Verdict {
     let required = record.header.settings.required.clone();
     let modes = record.header.settings.modes.clone();
     let verdict = outcome(&categories, transition.status, &findings, &required, &modes);
+    let certificate = match verdict {
+        VerdictKind::Fail => None,
+        VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
+    };
     let checkpoint = |label: &str| {
         let found = record.header.checkpoints.iter().find(|c| c.label.0 == label);
         found.map(|c| CheckpointReport { path: c.path.clone(), digest: c.digest.clone() })
@@ -66,6 +71,7 @@ pub fn judge(record: &Record) -> Verdict {
         environment: record.header.environment.clone(),
         notes: notes.into_iter().collect(),
         generation,
+        certificate,
         elapsed_ms: elapsed(record),
     }
 }
@@ -82,6 +88,9 @@ fn unchanged(case: &mut Case<'_, '_>) {
         .filter(|(slot, _)| refreshed.contains(slot.as_str()))
         .map(|(slot, _)| format!("{slot} (equal in every generation)"))
         .collect();
+    case.unseen.extend(names);
+    let unmatched = case.comparison.unmatched.iter();
+    let names = unmatched.map(|slot| format!("{slot} (registered by no cold load)"));
     case.unseen.extend(names);
 }
 
@@ -115,8 +124,8 @@ fn categories(
         .into_iter()
         .map(|room| {
             let seen = coverage.get(&room).unwrap_or(&none);
-            let found = findings.iter().any(|f| f.category == super::Category::Room(room));
-            let off = view.header.settings.modes.get(room.name()).is_some_and(|mode| mode == "off");
+            let found = findings.iter().any(|f| f.category == Category::Room(room));
+            let off = mode(&view.header.settings.modes, room) == Some("off");
             let (status, reason) = if off {
                 (Status::NotCovered, Some("switched off".to_owned()))
             } else if found {
@@ -146,6 +155,11 @@ fn categories(
         .collect()
 }
 
+/// The mode of a room's checker where it is not strict.
+fn mode(modes: &BTreeMap<String, String>, room: Room) -> Option<&str> {
+    modes.get(room.name()).map(String::as_str).filter(|mode| matches!(*mode, "warn" | "off"))
+}
+
 fn outcome(
     categories: &[CategoryReport],
     transition: Status,
@@ -153,10 +167,9 @@ fn outcome(
     required: &[RequiredItem],
     modes: &BTreeMap<String, String>,
 ) -> VerdictKind {
-    // A checker set to warn keeps its category failed and leaves the verdict undecided.
     let strict = |finding: &&Finding| match finding.category {
-        super::Category::Room(room) => !modes.contains_key(room.name()),
-        _ => true,
+        Category::Room(room) => mode(modes, room).is_none(),
+        Category::Transition | Category::Wire => true,
     };
     if findings.iter().any(|finding| strict(&finding)) {
         return VerdictKind::Fail;
@@ -167,7 +180,13 @@ fn outcome(
             categories.iter().any(|c| c.category == *number && c.status == Status::Pass)
         }
     });
-    if proven { VerdictKind::Pass } else { VerdictKind::Undecided }
+    // A checker set to warn keeps its category failed and leaves the verdict undecided; and where
+    // nothing was required, nothing was proven.
+    if proven && findings.is_empty() && !required.is_empty() {
+        VerdictKind::Pass
+    } else {
+        VerdictKind::Undecided
+    }
 }
 
 fn elapsed(record: &Record) -> Option<f64> {

@@ -1,17 +1,20 @@
 //! The verdict: findings, categories, the certificate's face.
 
 mod case;
+mod certify;
 mod code;
 mod document;
 mod finding;
+mod generations;
 mod judge;
+mod outputs;
 mod transition;
 
 pub use case::{Case, Coverage, Site, symptom};
 pub use code::{Category, FindingCode, Room};
 pub use document::{
-    CategoryReport, CheckpointReport, EngineReport, Note, Status, StepReport, TransitionReport,
-    Verdict, VerdictKind, WireReport,
+    CategoryReport, CertificateReport, CheckpointReport, EngineReport, Note, Status, StepReport,
+    TransitionReport, Verdict, VerdictKind, WireReport,
 };
 pub use finding::{Finding, FindingEvent};
 pub use judge::judge;

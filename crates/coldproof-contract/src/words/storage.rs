@@ -105,16 +105,16 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Number of elements.
+    /// Number of elements, as many as 64 bits hold.
     #[must_use]
     pub fn elements(&self) -> u64 {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |elements, &extent| elements.saturating_mul(extent))
     }
 
-    /// Bytes of all elements.
+    /// Bytes of all elements, as many as 64 bits hold.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.elements() * self.dtype.bytes()
+        self.elements().saturating_mul(self.dtype.bytes())
     }
 
     /// Whether elements lie row-major without gaps.

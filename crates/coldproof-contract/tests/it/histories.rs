@@ -23,13 +23,14 @@ pub(crate) fn moves(layout: &Layout) -> Vec<Write> {
 }
 
 fn ledgers(layout: &Layout) -> Vec<Ledger> {
-    let placement = Placement::of(&layout.rules, Topology::tensor(layout.tp)).unwrap();
+    let placement = Placement::of(&layout.rules, Topology::tensor(layout.tp))
+        .expect("a layout that can be placed");
     let ledger = |tp| {
         let mut draft = ManifestDraft::of(&placement, Rank::tensor(tp), |_| true);
         for (alias, owner) in layout.aliases {
             draft = draft.with_alias((*alias).into(), (*owner).into());
         }
-        Ledger::seal(&draft.seal().unwrap())
+        Ledger::seal(&draft.seal().expect("a promise without contradictions"))
     };
     (0..layout.tp).map(ledger).collect()
 }
@@ -288,7 +289,7 @@ fn every_fault_changes_bytes_somewhere_and_some_change_none() {
 
 /// The layout of this name.
 fn layout(name: &str) -> Layout {
-    all().into_iter().find(|layout| layout.name.starts_with(name)).unwrap()
+    all().into_iter().find(|layout| layout.name.starts_with(name)).expect("a layout")
 }
 
 /// Errors of a history of one layout after a change by hand.

@@ -15,7 +15,7 @@ use clap::{CommandFactory, Parser};
 use crate::args::{Cli, Command, Format};
 use crate::error::Failure;
 use crate::exit::Exit;
-use crate::output;
+use crate::{interrupt, output};
 
 /// Runs one command line and prints its result.
 pub(crate) fn run(args: &[OsString]) -> Exit {
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &[OsString]) -> Exit {
         Command::Completions { shell } => Ok(completions(*shell)),
         Command::Agent => agent::run(),
     };
+    interrupt::hold();
     result.unwrap_or_else(|failure| report(&failure, format))
 }
 

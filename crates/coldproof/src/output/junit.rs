@@ -5,7 +5,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 /// `junit.xml`.
 #[must_use]
-pub fn junit(verdict: &Verdict) -> String {
+pub(crate) fn junit(verdict: &Verdict) -> String {
     let mut suite = TestSuite::new("coldproof");
     for report in &verdict.categories {
         let name = format!("{} {}", report.category, report.name);

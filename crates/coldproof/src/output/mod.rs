@@ -7,19 +7,19 @@ use std::io::Write;
 
 use coldproof_contract::verdict::Verdict;
 
-pub use junit::junit;
-pub use terminal::{failure, verdict};
+pub(crate) use junit::junit;
+pub(crate) use terminal::{failure, verdict};
 
 /// `verdict.json`.
 #[must_use]
-pub fn json(verdict: &Verdict) -> String {
+pub(crate) fn json(verdict: &Verdict) -> String {
     let mut text = serde_json::to_string_pretty(verdict).unwrap_or_default();
     text.push('\n');
     text
 }
 
 /// Prints a result. A closed stdout ends quietly.
-pub fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut out = anstream::stdout().lock();
     // Whoever closed the pipe has read what they wanted.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -32,7 +32,7 @@ const fn word(status: Status) -> &'static str {
 
 /// A failure, for stderr.
 #[must_use]
-pub fn failure(failure: &Failure) -> String {
+pub(crate) fn failure(failure: &Failure) -> String {
     let red = AnsiColor::Red.on_default().bold();
     let cyan = AnsiColor::Cyan.on_default().bold();
     format!("{red}error{red:#}: {}\n {cyan}hint{cyan:#}: {}\n", failure.message, failure.hint)
@@ -40,7 +40,7 @@ pub fn failure(failure: &Failure) -> String {
 
 /// The verdict, a line a category.
 #[must_use]
-pub fn verdict(verdict: &Verdict) -> String {
+pub(crate) fn verdict(verdict: &Verdict) -> String {
     let mut text = String::new();
     for report in &verdict.categories {
         let title = format!("{} {}", report.category, report.name);
@@ -126,7 +126,7 @@ fn notes(text: &mut String, verdict: &Verdict) {
 
 /// The last line: `PASS (required 2,3; not covered 1: no graphs)`.
 #[must_use]
-pub fn summary(verdict: &Verdict) -> String {
+pub(crate) fn summary(verdict: &Verdict) -> String {
     let (word, status) = match verdict.verdict {
         VerdictKind::Pass => ("PASS", Status::Pass),
         VerdictKind::Fail => ("FAIL", Status::Fail),

@@ -5,48 +5,29 @@ use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
 use coldproof_checkpoint::{Checkpoint, Layout, TensorSpec, perturb, write_checkpoint};
 use coldproof_contract::words::Dtype;
-use coldproof_reference::faults::{FAULTS, FaultRow};
 
 use super::failure;
 use crate::error::Failure;
-use crate::settings::ProveSettings;
 
 const LAYERS: u64 = 2;
 
 /// Makes A and B, and says where they are.
-pub fn make(
-    settings: &ProveSettings,
+pub(crate) fn make(
+    family: &str,
+    seed: u64,
     made: &Utf8Path,
 ) -> Result<(Utf8PathBuf, Utf8PathBuf), Failure> {
-    let family = family(&settings.faults)?;
     let (a, b) = (made.join("A"), made.join("B"));
     let text = config(family);
     let model = ModelConfig::parse(text.as_bytes()).map_err(|error| {
         Failure::new("config", family, error.to_string(), "report this: the pair is our own")
     })?;
-    write(&model, &a, settings.seed.wrapping_add(1)).map_err(failure)?;
+    write(&model, &a, seed.wrapping_add(1)).map_err(failure)?;
     fs_err::write(a.join("config.json"), &text)
         .map_err(|error| Failure::output(a.as_str(), &error))?;
     let from = Checkpoint::open(&a).map_err(failure)?;
-    perturb(&from, &b, settings.seed.wrapping_add(2)).map_err(failure)?;
+    perturb(&from, &b, seed.wrapping_add(2)).map_err(failure)?;
     Ok((a, b))
-}
-
-/// The family that every fault needs.
-fn family(faults: &[String]) -> Result<&'static str, Failure> {
-    let row = |id: &String| -> Option<&'static FaultRow> {
-        FAULTS.iter().find(|row| row.id.to_string() == id.trim_end_matches('~'))
-    };
-    let mut wanted = faults.iter().filter_map(row).filter_map(|row| row.family);
-    let Some(first) = wanted.next() else { return Ok("qwen3_moe") };
-    match wanted.find(|other| *other != first) {
-        None => Ok(first),
-        Some(other) => Err(Failure::usage(
-            "--fault",
-            format!("the faults need both `{first}` and `{other}`"),
-            "prove them one by one",
-        )),
-    }
 }
 
 fn config(family: &str) -> String {

@@ -3,7 +3,6 @@
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::Topology;
-use coldproof_reference::faults::FAULTS;
 
 use super::placeable;
 use crate::error::Failure;
@@ -13,7 +12,7 @@ use crate::settings::ProveSettings;
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 
 /// The topology asked for, or the smallest that the faults need.
-pub fn asked(
+pub(crate) fn asked(
     model: &ModelConfig,
     rules: &[SourceRule],
     settings: &ProveSettings,
@@ -35,18 +34,18 @@ pub fn asked(
 }
 
 /// The topology of the routing lane: that of the run, or the smallest above one rank.
-pub fn routing(
+pub(crate) fn routing(
     model: &ModelConfig,
     rules: &[SourceRule],
     run: Topology,
     settings: &ProveSettings,
+    least: u32,
     notes: &mut Vec<String>,
 ) -> Topology {
     if run.size() > 1 || !settings.lanes.contains(&coldproof_contract::evidence::LaneName::Routing)
     {
         return run;
     }
-    let least = least_for_faults(&settings.faults);
     let found = DEGREES.into_iter().find(|&tp| tp >= least.max(2) && divides(model, rules, tp));
     match found {
         Some(tp) => {
@@ -63,15 +62,8 @@ pub fn routing(
     }
 }
 
-fn least_for_faults(faults: &[String]) -> u32 {
-    let rows = faults
-        .iter()
-        .filter_map(|id| FAULTS.iter().find(|row| row.id.to_string() == id.trim_end_matches('~')));
-    rows.map(|row| row.min_tp).max().unwrap_or(1)
-}
-
 fn divides(model: &ModelConfig, rules: &[SourceRule], tp: u32) -> bool {
     let tp64 = u64::from(tp);
-    let kv = model.kv_heads % tp64 == 0 || tp64 % model.kv_heads == 0;
-    model.heads % tp64 == 0 && kv && placeable(rules, Topology::tensor(tp))
+    let kv = model.kv_heads.is_multiple_of(tp64) || tp64.is_multiple_of(model.kv_heads);
+    model.heads.is_multiple_of(tp64) && kv && placeable(rules, Topology::tensor(tp))
 }

@@ -1,0 +1,108 @@
+//! The certificate of a run: receipts of every rank, reconciled, bound to what was read back.
+
+use std::collections::BTreeMap;
+
+use super::document::CertificateReport;
+use super::{CategoryReport, Room, Status};
+use crate::evidence::{ArmView, LaneName, PhaseView, View};
+use crate::transaction::{
+    Certificate, Expectation, Proof, Proofs, Receipt, Reconciled, Vote, reconcile,
+};
+use crate::words::{Generation, Hex128, Rank, SlotKind, SlotName};
+
+/// The last phase that ended at the new checkpoint on an engine under test, by preference after
+/// the whole transition.
+fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v PhaseView<'r>)> {
+    let lanes = [LaneName::Composite, LaneName::Differential, LaneName::Names];
+    lanes.into_iter().find_map(|lane| {
+        let mut arms = view.arms.iter().filter(|arm| arm.header.lane == lane);
+        arms.find_map(|arm| {
+            let mut phases = arm.phases.iter().rev();
+            let phase = phases.find(|phase| {
+                phase.from.is_some()
+                    && phase.at.is_some_and(|at| at.0 == "B")
+                    && !phase.read_backs.is_empty()
+            })?;
+            Some((arm, phase))
+        })
+    })
+}
+
+/// What the ranks' receipts and the read-back certify; nothing where a rank gave no whole receipt.
+pub(super) fn certificate(
+    view: &View<'_>,
+    categories: &[CategoryReport],
+) -> Option<CertificateReport> {
+    let (arm, phase) = last_update(view)?;
+    let (receipts, generation) = receipts(arm, phase)?;
+    let certificate = Certificate::issue(&receipts, generation, proofs(categories));
+    let (mut proven, mut not_proven) = (BTreeMap::new(), BTreeMap::new());
+    for (room, proof) in certificate.proofs().iter() {
+        match proof {
+            Proof::Proven { checks } => {
+                proven.insert(room.number(), *checks);
+            }
+            Proof::NotProven { reason } => {
+                not_proven.insert(room.number(), reason.clone());
+            }
+        }
+    }
+    Some(CertificateReport {
+        transaction: certificate.transaction().0,
+        generation: certificate.generation().0,
+        identity: certificate.identity().to_string(),
+        ranks: certificate.ranks().iter().map(|rank| arm.header.topology.index(*rank)).collect(),
+        proven,
+        not_proven,
+    })
+}
+
+/// Holds every rank's receipt against the slots that it registers.
+fn receipts(arm: &ArmView<'_>, phase: &PhaseView<'_>) -> Option<(Reconciled, Generation)> {
+    let last = phase.receipts.last()?.fact;
+    let contents = |rank: Rank| -> BTreeMap<SlotName, Hex128> {
+        let own = phase.read_backs.iter().filter(|((r, _), _)| *r == rank);
+        own.filter_map(|((_, slot), read)| Some(((*slot).clone(), read.fact.content?))).collect()
+    };
+    let expected = arm.header.topology.ranks().map(|rank| {
+        let own = phase.slots.iter().filter(|((r, _), slot)| {
+            let readable = matches!(
+                slot.fact.slot_kind,
+                SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived | SlotKind::Alias
+            );
+            *r == rank && readable
+        });
+        let slots = own.map(|((_, slot), _)| (*slot).clone()).collect();
+        (rank, Expectation { slots, applications: None })
+    });
+    let given =
+        phase.receipts.iter().filter(|receipt| receipt.fact.transaction == last.transaction);
+    let given: Vec<Receipt> = given
+        .map(|receipt| Receipt {
+            rank: receipt.rank,
+            transaction: receipt.fact.transaction,
+            applications: receipt.fact.applications,
+            contents: contents(receipt.rank),
+            unrouted: receipt.fact.unrouted.clone(),
+            buffered: receipt.fact.buffered.clone(),
+            vote: if receipt.fact.committed { Vote::Commit } else { Vote::Abort },
+        })
+        .collect();
+    let reconciled = reconcile(last.transaction, &expected.collect(), &given).ok()?;
+    Some((reconciled, last.generation))
+}
+
+fn proofs(categories: &[CategoryReport]) -> Proofs {
+    let shown = categories.iter().filter_map(|report| {
+        let room = Room::from_number(report.category)?;
+        let reason = || report.reason.clone().unwrap_or_else(|| "a finding".to_owned());
+        let proof = match report.status {
+            Status::Pass => Proof::Proven { checks: report.checks },
+            Status::Fail => Proof::NotProven { reason: "a finding".to_owned() },
+            Status::Undecided => Proof::NotProven { reason: format!("undecided: {}", reason()) },
+            Status::NotCovered => Proof::NotProven { reason: format!("not covered: {}", reason()) },
+        };
+        Some((room, proof))
+    });
+    Proofs::new(shown.collect())
+}

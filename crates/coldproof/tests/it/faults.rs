@@ -1,0 +1,124 @@
+//! Every seeded fault is found, alone, whether the engine is honest or not; every twin is silent.
+//! `docs/faults.md` is the table of what must be reported.
+
+use serde_json::Value;
+
+use crate::support::{coldproof, findings};
+
+/// One row of the table in the documentation.
+struct Row {
+    id: String,
+    category: String,
+    code: String,
+    object: String,
+}
+
+fn table() -> Vec<Row> {
+    let text = include_str!("../../../../docs/faults.md");
+    let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    let rows = text.lines().filter(|line| line.starts_with("| F") || line.starts_with("| `F"));
+    rows.map(|line| {
+        let cells: Vec<String> = line.trim_matches('|').split('|').map(cell).collect();
+        Row {
+            id: cells[0].clone(),
+            category: cells[1].clone(),
+            code: cells[2].clone(),
+            object: cells[3].clone(),
+        }
+    })
+    .collect()
+}
+
+fn fault(id: &str, more: &[&str]) -> (i32, Value) {
+    let mut args = vec!["prove", "--format", "json", "--fault", id];
+    args.extend(more);
+    let ran = coldproof(&args);
+    (ran.code, ran.json())
+}
+
+#[test]
+fn the_table_has_every_fault_that_the_engine_knows() {
+    let known: Vec<String> =
+        coldproof_reference::faults::FAULTS.iter().map(|row| row.id.to_string()).collect();
+    let documented: Vec<String> = table().into_iter().map(|row| row.id).collect();
+    assert_eq!(documented, known);
+}
+
+#[test]
+fn each_fault_gives_its_finding_and_nothing_else() {
+    for row in table() {
+        let (code, verdict) = fault(&row.id, &[]);
+        assert_eq!(code, 1, "{}", row.id);
+        assert_eq!(findings(&verdict), [(row.category, row.code, row.object)], "{}", row.id);
+    }
+}
+
+#[test]
+fn each_fault_of_a_lying_engine_is_found_from_what_is_observed() {
+    for row in table() {
+        let (code, verdict) = fault(&row.id, &["--lying"]);
+        // A registry that names the old storage is a rebinding seen by the allocator alone.
+        let wanted = match row.code.as_str() {
+            "slot-rebound" => "address-stale".to_owned(),
+            _ => row.code,
+        };
+        assert_eq!(code, 1, "{}", row.id);
+        assert_eq!(findings(&verdict), [(row.category, wanted, row.object)], "{}", row.id);
+    }
+}
+
+#[test]
+fn each_twin_is_silent() {
+    for row in table() {
+        for more in [&[][..], &["--lying"]] {
+            let (code, verdict) = fault(&format!("{}~", row.id), more);
+            assert_eq!(findings(&verdict), [], "{}~ {more:?}", row.id);
+            assert_eq!(code, 0, "{}~ {more:?}", row.id);
+        }
+    }
+}
+
+#[test]
+fn two_faults_at_once_give_two_findings() {
+    let (code, verdict) = fault("F2.01,F3.06", &[]);
+    assert_eq!(code, 1);
+    let codes: Vec<String> = findings(&verdict).into_iter().map(|(_, code, _)| code).collect();
+    assert_eq!(codes, ["derived-stale", "application-missing"]);
+    let (_, verdict) = fault("F4.02,F7.02", &["--lying"]);
+    let codes: Vec<String> = findings(&verdict).into_iter().map(|(_, code, _)| code).collect();
+    assert_eq!(codes, ["state-lost", "cache-stale"]);
+}
+
+#[test]
+fn a_finding_says_where_it_began_and_where_it_went_wrong() {
+    let (_, verdict) = fault("F1.05", &[]);
+    let finding = &verdict["findings"][0];
+    let events = finding["events"].as_array().unwrap();
+    let what: Vec<&str> = events.iter().filter_map(|event| event["what"].as_str()).collect();
+    assert_eq!(what, ["bound", "captured", "freed"]);
+    assert_eq!(finding["requirement"], "R5");
+    assert!(finding["why"].as_str().unwrap().contains("graph `decode-1` retains 0x"));
+}
+
+#[test]
+fn an_unknown_fault_is_bad_usage() {
+    let ran = coldproof(&["prove", "--fault", "F9.99"]);
+    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("F9.99"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_fault_that_needs_another_family_is_bad_usage() {
+    let (from, to) = (crate::support::fixture("llama/A"), crate::support::fixture("llama/B"));
+    let ran = coldproof(&[
+        "prove".as_ref(),
+        "--fault".as_ref(),
+        "F3.01".as_ref(),
+        "--from".as_ref(),
+        from.as_os_str(),
+        "--to".as_ref(),
+        to.as_os_str(),
+    ]);
+    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("qwen3_moe"), "{}", ran.stderr);
+}

@@ -1,0 +1,136 @@
+//! The main job: three families and a tied one, one rank and several.
+
+use crate::support::{coldproof, findings, fixture, prove};
+
+fn proves(family: &str, tp: &str) {
+    let ran = prove(family, &["--tp", tp]);
+    let verdict = ran.json();
+    assert_eq!(findings(&verdict), [], "{family} tp {tp}");
+    assert_eq!(ran.code, 0, "{family} tp {tp}: {}", ran.stdout);
+    assert_eq!(verdict["schema"], "coldproof.verdict/1");
+    assert_eq!(verdict["verdict"], "pass");
+    let categories = verdict["categories"].as_array().unwrap();
+    let numbers: Vec<u64> = categories.iter().filter_map(|c| c["category"].as_u64()).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+    for category in categories {
+        assert_eq!(category["status"], "pass", "{family} tp {tp}: {category}");
+        assert!(category["checks"].as_u64().unwrap() > 0, "{family} tp {tp}: {category}");
+    }
+    let certificate = &verdict["certificate"];
+    assert_eq!(certificate["proven"].as_object().unwrap().len(), 7, "{certificate}");
+    assert_eq!(certificate["ranks"].as_array().unwrap().len().to_string(), tp);
+    assert_eq!(verdict["transition"]["status"], "pass");
+    let steps = verdict["transition"]["steps"].as_array().unwrap();
+    let names: Vec<&str> = steps.iter().filter_map(|step| step["step"].as_str()).collect();
+    assert_eq!(
+        names,
+        ["pause", "sleep", "wake_weights", "update", "finalize", "wake_kv", "invalidate", "resume"]
+    );
+}
+
+#[test]
+fn llama() {
+    proves("llama", "1");
+    proves("llama", "2");
+}
+
+#[test]
+fn llama_tied() {
+    proves("llama_tied", "1");
+    proves("llama_tied", "2");
+}
+
+#[test]
+fn qwen3() {
+    proves("qwen3", "1");
+    proves("qwen3", "2");
+}
+
+#[test]
+fn qwen3_moe() {
+    proves("qwen3_moe", "1");
+    proves("qwen3_moe", "2");
+}
+
+#[test]
+fn four_ranks_share_two_kv_heads() {
+    proves("qwen3_moe", "4");
+}
+
+#[test]
+fn the_generation_is_the_content_not_the_topology() {
+    let one = prove("qwen3", &["--tp", "1"]).json();
+    let two = prove("qwen3", &["--tp", "2"]).json();
+    assert!(one["generation"].is_string());
+    assert_eq!(one["generation"], two["generation"]);
+    let back = coldproof(&[
+        "prove".as_ref(),
+        "--format=json".as_ref(),
+        "--from".as_ref(),
+        fixture("qwen3/B").as_os_str(),
+        "--to".as_ref(),
+        fixture("qwen3/A").as_os_str(),
+    ]);
+    assert_eq!(back.code, 0);
+    assert_ne!(back.json()["generation"], one["generation"]);
+}
+
+#[test]
+fn without_checkpoints_a_pair_is_made() {
+    let ran = coldproof(&["prove", "--format", "json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    assert_eq!(ran.json()["verdict"], "pass");
+}
+
+#[test]
+fn a_lane_alone_judges_what_it_sees_and_says_what_it_does_not() {
+    let ran = prove("llama", &["--lane", "caches"]);
+    let verdict = ran.json();
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    assert_eq!(verdict["required"], serde_json::json!([7]));
+    assert_eq!(verdict["categories"][6]["status"], "pass");
+    assert_eq!(verdict["categories"][4]["status"], "not_covered");
+    assert_eq!(verdict["transition"]["status"], "not_covered");
+}
+
+#[test]
+fn what_is_required_and_not_covered_is_undecided() {
+    let ran = prove("llama", &["--lane", "caches", "--require", "5,7"]);
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+    assert_eq!(ran.json()["verdict"], "undecided");
+}
+
+#[test]
+fn equal_checkpoints_prove_nothing_about_staleness() {
+    let (a, also_a) = (fixture("llama/A"), fixture("llama/A"));
+    let ran = coldproof(&[
+        "prove".as_ref(),
+        "--format=json".as_ref(),
+        "--from".as_ref(),
+        a.as_os_str(),
+        "--to".as_ref(),
+        also_a.as_os_str(),
+    ]);
+    // The arm over P, which differs in every element, still shows it.
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+}
+
+#[test]
+fn the_text_has_a_line_a_category_and_a_summary() {
+    let (from, to) = (fixture("llama/A"), fixture("llama/B"));
+    let ran = coldproof(&[
+        "prove".as_ref(),
+        "--from".as_ref(),
+        from.as_os_str(),
+        "--to".as_ref(),
+        to.as_os_str(),
+    ]);
+    assert_eq!(ran.code, 0);
+    assert_eq!(ran.stderr, "");
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("1 storage identity"), "{}", lines[0]);
+    assert!(lines[7].starts_with("T transition"), "{}", lines[7]);
+    assert!(ran.stdout.contains("the routing lane started tp 2 by itself"));
+    assert_eq!(lines.last(), Some(&"PASS (required 1,2,3,4,5,6,7,transition)"));
+    assert!(!ran.stdout.contains('\u{1b}'), "NO_COLOR is honoured");
+}

@@ -1,0 +1,77 @@
+//! Runs the binary and reads what it says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a run left.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// The one JSON document on stdout.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error} in stdout {:?}", self.stdout))
+    }
+}
+
+/// Runs `coldproof` with these arguments.
+pub(crate) fn coldproof<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_coldproof"))
+        .args(args)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A committed checkpoint, such as `llama/A`.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/checkpoints").join(name)
+}
+
+/// A copy of a committed checkpoint that a test may break.
+pub(crate) fn copy_of(name: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs_err::read_dir(fixture(name)).unwrap() {
+        let entry = entry.unwrap();
+        fs_err::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+/// `prove` on A and B of a family, with more arguments.
+pub(crate) fn prove(family: &str, more: &[&str]) -> Ran {
+    let (from, to) = (fixture(&format!("{family}/A")), fixture(&format!("{family}/B")));
+    let mut args: Vec<String> = ["prove", "--format", "json", "--from"].map(String::from).into();
+    args.push(from.to_string_lossy().into_owned());
+    args.push("--to".to_owned());
+    args.push(to.to_string_lossy().into_owned());
+    args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    coldproof(&args)
+}
+
+/// `(category, code, object)` of every finding.
+pub(crate) fn findings(verdict: &Value) -> Vec<(String, String, String)> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let findings = verdict["findings"].as_array().unwrap();
+    findings
+        .iter()
+        .map(|finding| {
+            (text(&finding["category"]), text(&finding["code"]), text(&finding["object"]))
+        })
+        .collect()
+}

@@ -1,0 +1,132 @@
+//! Bad usage, output folders, help, completions.
+
+use crate::support::{coldproof, fixture, prove};
+
+fn bad(args: &[&str], names: &str) {
+    let ran = coldproof(args);
+    assert_eq!(ran.code, 2, "{args:?}: {}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.stdout, "", "{args:?}");
+    assert!(ran.stderr.contains(names), "{args:?}: {}", ran.stderr);
+}
+
+#[test]
+fn options_that_mean_nothing_are_refused_by_name() {
+    let a = fixture("llama/A");
+    let a = a.to_str().unwrap();
+    bad(&["prove", "--from", a], "--to");
+    bad(&["prove", "--to", a], "--from");
+    bad(&["prove", "--from", a, "--to", a, "--tp", "3"], "these do: 1, 2, 4");
+    bad(&["prove", "--tp", "0"], "--tp");
+    bad(&["prove", "--pp", "2"], "--pp");
+    bad(&["prove", "--engine", "none-such"], "none-such");
+    bad(&["prove", "--require", "8"], "8");
+    bad(&["prove", "--lane", "fast"], "fast");
+    bad(&["prove", "--deadline", "0"], "deadline");
+    bad(&["no-such-command"], "no-such-command");
+    bad(&[], "Usage");
+}
+
+#[test]
+fn bad_usage_is_one_json_document_where_json_was_asked_for() {
+    for args in
+        [&["prove", "--format", "json", "--tp", "x"][..], &["prove", "--format=json", "--pp", "2"]]
+    {
+        let ran = coldproof(args);
+        assert_eq!(ran.code, 2);
+        assert_eq!(ran.json()["schema"], "coldproof.error/1");
+        assert_eq!(ran.json()["code"], "usage");
+    }
+}
+
+#[test]
+fn help_has_examples_and_completions_are_made() {
+    for command in ["prove", "check", "keys", "digest", "perturb", "sentinel"] {
+        let ran = coldproof(&[command, "--help"]);
+        assert_eq!(ran.code, 0);
+        assert!(ran.stdout.contains("Example"), "{command}: {}", ran.stdout);
+    }
+    let ran = coldproof(&["completions", "bash"]);
+    assert_eq!(ran.code, 0);
+    assert!(ran.stdout.contains("coldproof"));
+}
+
+#[test]
+fn a_folder_holds_verdict_report_and_evidence() {
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().join("run");
+    let ran = prove("llama", &["--lane", "caches", "--out", folder.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let mut names: Vec<String> = fs_err::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["evidence.jsonl", "junit.xml", "verdict.json"]);
+    let written = fs_err::read_to_string(folder.join("verdict.json")).unwrap();
+    assert_eq!(written, ran.stdout);
+    let junit = fs_err::read_to_string(folder.join("junit.xml")).unwrap();
+    assert!(junit.contains("7 cache coherence"), "{junit}");
+    // The folder of an earlier run is taken again.
+    let again = prove("llama", &["--lane", "caches", "--out", folder.to_str().unwrap()]);
+    assert_eq!(again.code, 0);
+}
+
+#[test]
+fn a_folder_that_is_not_ours_is_refused_and_left_alone() {
+    let out = tempfile::tempdir().unwrap();
+    fs_err::write(out.path().join("thesis.tex"), "years").unwrap();
+    let ran = prove("llama", &["--lane", "caches", "--out", out.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("thesis.tex"), "{}", ran.stderr);
+    assert_eq!(fs_err::read_dir(out.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn an_old_verdict_is_gone_before_the_engine_starts() {
+    let out = tempfile::tempdir().unwrap();
+    let verdict = out.path().join("verdict.json");
+    fs_err::write(&verdict, "{\"verdict\":\"pass\"}").unwrap();
+    let out = out.path().to_str().unwrap();
+    let ran = coldproof(&["prove", "--from", "no/A", "--to", "no/B", "--out", out]);
+    assert_eq!(ran.code, 2);
+    assert!(!verdict.exists());
+}
+
+#[test]
+fn without_a_folder_nothing_is_written() {
+    let here = tempfile::tempdir().unwrap();
+    let (from, to) = (fixture("llama/A"), fixture("llama/B"));
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_coldproof"))
+        .args(["prove", "--lane", "caches", "--from"])
+        .arg(fs_err::canonicalize(from).unwrap())
+        .arg("--to")
+        .arg(fs_err::canonicalize(to).unwrap())
+        .current_dir(here.path())
+        .output()
+        .unwrap();
+    assert_eq!(status.status.code(), Some(0));
+    assert_eq!(fs_err::read_dir(here.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_interrupted_run_exits_130_and_leaves_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_coldproof"))
+        .args(["prove", "--fault", "F1.05"])
+        .env("TMPDIR", temporary.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The made folder appears when the run has begun; the fault keeps it busy for seconds.
+    while fs_err::read_dir(temporary.path()).unwrap().count() == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let killed =
+        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs_err::read_dir(temporary.path()).unwrap().count(), 0);
+}
