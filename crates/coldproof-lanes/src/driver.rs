@@ -162,9 +162,7 @@ impl<'a, 'p> Driver<'a, 'p> {
 fn outcome_of(error: &EngineError) -> StepOutcome {
     match error {
         EngineError::Refused { text } => StepOutcome::Error { text: text.clone() },
-        EngineError::Unsupported { what } => {
-            StepOutcome::Error { text: format!("not supported: {what}") }
-        }
+        EngineError::Unsupported { what } => StepOutcome::Unsupported { what: what.clone() },
         EngineError::Timeout { deadline_ms, kernel, address } => StepOutcome::Timeout {
             deadline_ms: *deadline_ms,
             kernel: kernel.clone(),

@@ -23,7 +23,7 @@ pub enum EngineError {
         text: String,
     },
     /// The deadline passed; the engine was ended.
-    #[error("the deadline of {deadline_ms} ms passed{}", kernel.as_deref().map(|k| format!(" in kernel `{k}`")).unwrap_or_default())]
+    #[error("the deadline of {deadline_ms} ms passed{}", in_kernel(kernel.as_deref()))]
     Timeout {
         /// The deadline.
         deadline_ms: u64,
@@ -48,6 +48,10 @@ pub enum EngineError {
         /// What.
         what: String,
     },
+}
+
+fn in_kernel(kernel: Option<&str>) -> String {
+    kernel.map(|kernel| format!(" in kernel `{kernel}`")).unwrap_or_default()
 }
 
 impl EngineError {

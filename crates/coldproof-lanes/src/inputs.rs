@@ -52,6 +52,8 @@ pub struct Inputs {
     pub lanes: BTreeSet<LaneName>,
     /// What must be proven.
     pub required: Vec<RequiredItem>,
+    /// Faults that are switched on.
+    pub seeded: Vec<String>,
     /// Fixed tokens.
     pub requests: Requests,
     /// The seed.

@@ -47,6 +47,7 @@ pub fn run(
         settings: Settings {
             required: inputs.required.clone(),
             lanes: inputs.lanes.iter().copied().collect(),
+            seeded: inputs.seeded.clone(),
             modes: Default::default(),
         },
         checkpoints: inputs.headers.clone(),

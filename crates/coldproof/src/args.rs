@@ -80,7 +80,8 @@ pub struct ProveArgs {
     /// The engine: `reference` is built in.
     #[arg(long, value_name = "ENGINE", default_value = "reference")]
     pub engine: String,
-    /// The checkpoint that the engine serves first. With neither --from nor --to, a small pair is made.
+    /// The checkpoint that the engine serves first. With neither --from nor --to, a small pair is
+    /// made.
     #[arg(long, value_name = "DIR")]
     pub from: Option<Utf8PathBuf>,
     /// The checkpoint that it is updated to.
@@ -101,7 +102,8 @@ pub struct ProveArgs {
     /// What must be proven: categories 1 to 7 and `transition`, comma separated.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub require: Vec<String>,
-    /// Switch a fault of the embedded engine on (may be given several times); `ID~` is its correct twin.
+    /// Switch a fault of the embedded engine on (may be given several times); `ID~` is its correct
+    /// twin.
     #[arg(long = "fault", value_name = "ID", value_delimiter = ',')]
     pub faults: Vec<String>,
     /// All that the embedded engine says of itself is its correct twin's.
@@ -129,6 +131,21 @@ Examples:
   coldproof prove --from A --to B --require 1,2,3,transition --format json
   coldproof prove --fault F2.01 --lying";
 
+const KEYS_EXAMPLES: &str = "\
+Examples:
+  coldproof keys step-101
+  coldproof keys step-101 --model base/config.json";
+
+const DIGEST_EXAMPLES: &str = "\
+Examples:
+  coldproof digest step-101
+  coldproof digest step-101 --against exported";
+
+const PERTURB_EXAMPLES: &str = "\
+Examples:
+  coldproof perturb A B --seed 1
+  coldproof perturb A B --seed 1 --ulp";
+
 /// `coldproof check`
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  coldproof check run/evidence.jsonl --require 1,2,3")]
@@ -149,9 +166,7 @@ pub struct CheckArgs {
 
 /// `coldproof keys`
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n  coldproof keys step-101\n  coldproof keys step-101 --model base/config.json"
-)]
+#[command(after_long_help = KEYS_EXAMPLES)]
 pub struct KeysArgs {
     /// The checkpoint.
     #[arg(value_name = "CHECKPOINT")]
@@ -166,9 +181,7 @@ pub struct KeysArgs {
 
 /// `coldproof digest`
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n  coldproof digest step-101\n  coldproof digest step-101 --against exported"
-)]
+#[command(after_long_help = DIGEST_EXAMPLES)]
 pub struct DigestArgs {
     /// The checkpoint.
     #[arg(value_name = "CHECKPOINT")]
@@ -183,9 +196,7 @@ pub struct DigestArgs {
 
 /// `coldproof perturb`
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n  coldproof perturb A B --seed 1\n  coldproof perturb A B --seed 1 --ulp"
-)]
+#[command(after_long_help = PERTURB_EXAMPLES)]
 pub struct PerturbArgs {
     /// The checkpoint to start from.
     #[arg(value_name = "CHECKPOINT")]

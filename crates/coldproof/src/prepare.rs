@@ -125,6 +125,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         routing_topology,
         lanes: settings.lanes.clone(),
         required: settings.required.clone(),
+        seeded: settings.faults.iter().filter(|id| !id.ends_with('~')).cloned().collect(),
         requests: requests(&to.model, &to.rules),
         seed: settings.seed,
         deadline_ms: settings.deadline_ms,

@@ -88,7 +88,7 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
                 ))
                 .event(
                     "hit",
-                    before.step_name(before.first_step + 1),
+                    "serve",
                     0,
                     format!("{hit} rows served from the cache on the old generation"),
                 )

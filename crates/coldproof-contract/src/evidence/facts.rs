@@ -28,6 +28,11 @@ pub enum StepOutcome {
         /// The engine's words.
         text: String,
     },
+    /// The engine cannot do this at all.
+    Unsupported {
+        /// What it cannot do.
+        what: String,
+    },
     /// The deadline passed; the engine was ended.
     Timeout {
         /// The step's deadline.

@@ -49,6 +49,9 @@ pub struct Settings {
     pub required: Vec<RequiredItem>,
     /// Lanes that ran.
     pub lanes: Vec<LaneName>,
+    /// Faults that were switched on: a run that finds none of them proves nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seeded: Vec<String>,
     /// Checker modes other than strict, by room name: `warn` or `off`.
     pub modes: BTreeMap<String, String>,
 }

@@ -182,6 +182,19 @@ impl<'r> View<'r> {
         })
     }
 
+    /// What the engine cannot do of what this lane asks, if there is anything.
+    #[must_use]
+    pub fn unsupported(&self, lane: LaneName) -> Option<String> {
+        let arms = self.arms.iter().filter(|arm| arm.header.lane == lane);
+        let mut steps = arms.flat_map(|arm| &arm.phases).flat_map(|phase| &phase.steps);
+        steps.find_map(|step| match &step.outcome {
+            Some(StepOutcome::Unsupported { what }) => {
+                Some(format!("the engine does not support {what} (step `{}`)", step.name))
+            }
+            _ => None,
+        })
+    }
+
     /// The arm of this name.
     #[must_use]
     pub fn arm(&self, name: &str) -> Option<&ArmView<'r>> {

@@ -156,41 +156,77 @@ const NAMES: Category = Category::Room(Room::Names);
 const CACHES: Category = Category::Room(Room::Caches);
 
 codes! {
-    SlotMissing, "slot-missing", STORAGE, "R5", "A slot that was registered before capture is no longer registered.";
-    SlotExpired, "slot-expired", STORAGE, "R5", "The storage that a slot had at capture was freed.";
-    SlotRebound, "slot-rebound", STORAGE, "R5", "A slot now has another storage than the one that a captured graph retains.";
-    SlotRespecified, "slot-respecified", STORAGE, "R5", "A slot's shape, stride, offset, dtype or device is not what was captured.";
-    AddressStale, "address-stale", STORAGE, "R71", "A captured graph retains an address whose block was freed, unmapped, or lost its owner since the capture.";
-    DerivedStale, "derived-stale", DERIVED, "R15", "A value computed from weights was not refreshed from the new ones.";
-    ApplicationDuplicate, "application-duplicate", LIFECYCLE, "R20", "A fragment of a source was applied twice in one transaction.";
-    ApplicationOverlap, "application-overlap", LIFECYCLE, "R19", "Two different applications wrote the same elements of a slot.";
-    ApplicationMissing, "application-missing", LIFECYCLE, "R20", "A source was delivered, and elements of it never reached their slot.";
-    ApplicationUndersized, "application-undersized", LIFECYCLE, "R22", "A write covers fewer elements than its fragment names.";
-    FinalisedEarly, "finalised-early", LIFECYCLE, "R23", "A layer was finalised before everything it needs had arrived.";
-    FinalisedNever, "finalised-never", LIFECYCLE, "R23", "A layer that needs post-load was never finalised.";
-    LoaderStale, "loader-stale", LIFECYCLE, "R23", "A loader wrote for a layout that the slot no longer has.";
-    StateLost, "state-lost", STATE, "R28", "State that the forward reads neither survived the update nor was rebuilt.";
-    AliasSplit, "alias-split", STATE, "R28", "Two names of one storage have two storages now.";
-    ConfigDrift, "config-drift", STATE, "R29", "The configuration that was rebuilt is not the one that a cold load has.";
-    ShardMisplaced, "shard-misplaced", ROUTING, "R32", "A rank holds elements that belong to another rank.";
-    ReplicaDiffers, "replica-differs", ROUTING, "R32", "Ranks that hold copies of the same elements hold different bytes.";
-    PaddingWritten, "padding-written", ROUTING, "R22", "Padding does not hold its declared fill.";
-    SourceMissing, "source-missing", NAMES, "R34", "A required source was never delivered.";
-    SourceUnexpected, "source-unexpected", NAMES, "R34", "A source was delivered that nothing expects.";
-    SourceUnrouted, "source-unrouted", NAMES, "R34", "A source was delivered under a name that the engine resolved to no slot.";
-    NameAmbiguous, "name-ambiguous", NAMES, "R34", "A name resolves to more than one slot, or two names to one.";
-    CacheStale, "cache-stale", CACHES, "R39", "A cache served entries of an old generation after the update.";
-    AdapterReused, "adapter-reused", CACHES, "R40", "An adapter with new content was taken for the old one of the same name.";
-    Order, "order", Category::Transition, "R45", "A step was taken, or accepted, out of order.";
-    Timeout, "timeout", Category::Transition, "R49", "A step did not end before its deadline.";
-    StepRefused, "step-refused", Category::Transition, "R49", "The engine refused or failed a step that a correct engine takes.";
-    MixedGeneration, "mixed-generation", Category::Transition, "R44", "Ranks or slots serve different generations.";
-    EngineDied, "engine-died", Category::Transition, "R49", "The engine died.";
-    LabelWithoutEffect, "label-without-effect", Category::Transition, "R41", "A generation was announced whose bytes are not there.";
-    OutputUnexplained, "output-unexplained", Category::Transition, "R49", "Outputs differ from a cold load's and no differing slot explains it.";
-    TornRead, "torn-read", Category::Wire, "R57", "A tensor holds bytes of two generations.";
-    StaleBuffer, "stale-buffer", Category::Wire, "R57", "A staging buffer was refilled before its readers had copied it.";
-    MissingEdge, "missing-edge", Category::Wire, "R57", "A read was not ordered after the write it depends on.";
+    SlotMissing, "slot-missing", STORAGE, "R5",
+        "A slot that was registered before capture is no longer registered.";
+    SlotExpired, "slot-expired", STORAGE, "R5",
+        "The storage that a slot had at capture was freed.";
+    SlotRebound, "slot-rebound", STORAGE, "R5",
+        "A slot now has another storage than the one that a captured graph retains.";
+    SlotRespecified, "slot-respecified", STORAGE, "R5",
+        "A slot's shape, stride, offset, dtype or device is not what was captured.";
+    AddressStale, "address-stale", STORAGE, "R71",
+        "A captured graph retains an address whose block was freed, unmapped, or lost its owner \
+         since the capture.";
+    DerivedStale, "derived-stale", DERIVED, "R15",
+        "A value computed from weights was not refreshed from the new ones.";
+    ApplicationDuplicate, "application-duplicate", LIFECYCLE, "R20",
+        "A fragment of a source was applied twice in one transaction.";
+    ApplicationOverlap, "application-overlap", LIFECYCLE, "R19",
+        "Two different applications wrote the same elements of a slot.";
+    ApplicationMissing, "application-missing", LIFECYCLE, "R20",
+        "A source was delivered, and elements of it never reached their slot.";
+    ApplicationUndersized, "application-undersized", LIFECYCLE, "R22",
+        "A write covers fewer elements than its fragment names.";
+    FinalisedEarly, "finalised-early", LIFECYCLE, "R23",
+        "A layer was finalised before everything it needs had arrived.";
+    FinalisedNever, "finalised-never", LIFECYCLE, "R23",
+        "A layer that needs post-load was never finalised.";
+    LoaderStale, "loader-stale", LIFECYCLE, "R23",
+        "A loader wrote for a layout that the slot no longer has.";
+    StateLost, "state-lost", STATE, "R28",
+        "State that the forward reads neither survived the update nor was rebuilt.";
+    AliasSplit, "alias-split", STATE, "R28",
+        "Two names of one storage have two storages now.";
+    ConfigDrift, "config-drift", STATE, "R29",
+        "The configuration that was rebuilt is not the one that a cold load has.";
+    ShardMisplaced, "shard-misplaced", ROUTING, "R32",
+        "A rank holds elements that belong to another rank.";
+    ReplicaDiffers, "replica-differs", ROUTING, "R32",
+        "Ranks that hold copies of the same elements hold different bytes.";
+    PaddingWritten, "padding-written", ROUTING, "R22",
+        "Padding does not hold its declared fill.";
+    SourceMissing, "source-missing", NAMES, "R34",
+        "A required source was never delivered.";
+    SourceUnexpected, "source-unexpected", NAMES, "R34",
+        "A source was delivered that nothing expects.";
+    SourceUnrouted, "source-unrouted", NAMES, "R34",
+        "A source was delivered under a name that the engine resolved to no slot.";
+    NameAmbiguous, "name-ambiguous", NAMES, "R34",
+        "A name resolves to more than one slot, or two names to one.";
+    CacheStale, "cache-stale", CACHES, "R39",
+        "A cache served entries of an old generation after the update.";
+    AdapterReused, "adapter-reused", CACHES, "R40",
+        "An adapter with new content was taken for the old one of the same name.";
+    Order, "order", Category::Transition, "R45",
+        "A step was taken, or accepted, out of order.";
+    Timeout, "timeout", Category::Transition, "R49",
+        "A step did not end before its deadline.";
+    StepRefused, "step-refused", Category::Transition, "R49",
+        "The engine refused or failed a step that a correct engine takes.";
+    MixedGeneration, "mixed-generation", Category::Transition, "R44",
+        "Ranks or slots serve different generations.";
+    EngineDied, "engine-died", Category::Transition, "R49",
+        "The engine died.";
+    LabelWithoutEffect, "label-without-effect", Category::Transition, "R41",
+        "A generation was announced whose bytes are not there.";
+    OutputUnexplained, "output-unexplained", Category::Transition, "R49",
+        "Outputs differ from a cold load's and no differing slot explains it.";
+    TornRead, "torn-read", Category::Wire, "R57",
+        "A tensor holds bytes of two generations.";
+    StaleBuffer, "stale-buffer", Category::Wire, "R57",
+        "A staging buffer was refilled before its readers had copied it.";
+    MissingEdge, "missing-edge", Category::Wire, "R57",
+        "A read was not ordered after the write it depends on.";
 }
 
 impl fmt::Display for FindingCode {

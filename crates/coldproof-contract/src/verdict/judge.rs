@@ -40,7 +40,14 @@ pub fn judge(record: &Record) -> Verdict {
     let categories = categories(&view, &coverage, &findings);
     let required = record.header.settings.required.clone();
     let modes = record.header.settings.modes.clone();
-    let verdict = outcome(&categories, transition.status, &findings, &required, &modes);
+    let mut verdict = outcome(&categories, transition.status, &findings, &required, &modes);
+    let seeded = &record.header.settings.seeded;
+    if verdict == VerdictKind::Pass && !seeded.is_empty() {
+        // The path of the fault was not exercised, or nobody saw it: either way nothing is proven.
+        verdict = VerdictKind::Undecided;
+        let text = format!("switched on and not found: {}", seeded.join(", "));
+        notes.insert(Note { kind: "control".to_owned(), text });
+    }
     let certificate = match verdict {
         VerdictKind::Fail => None,
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
@@ -132,6 +139,8 @@ fn categories(
                 (Status::Fail, None)
             } else if !seen.covered {
                 (Status::NotCovered, Some("no lane of this run looks at it".to_owned()))
+            } else if let Some(what) = view.unsupported(lane_of(room)) {
+                (Status::NotCovered, Some(what))
             } else if !seen.undecided.is_empty() || seen.checks == 0 {
                 let reasons: Vec<&str> = seen.undecided.iter().map(String::as_str).collect();
                 let text = if reasons.is_empty() {
@@ -153,6 +162,16 @@ fn categories(
             }
         })
         .collect()
+}
+
+/// The lane whose evidence a room is judged by.
+const fn lane_of(room: Room) -> LaneName {
+    match room {
+        Room::Storage | Room::Derived | Room::Lifecycle | Room::State => LaneName::Differential,
+        Room::Routing => LaneName::Routing,
+        Room::Names => LaneName::Names,
+        Room::Caches => LaneName::Caches,
+    }
 }
 
 /// The mode of a room's checker where it is not strict.

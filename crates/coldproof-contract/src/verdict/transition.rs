@@ -84,14 +84,18 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
     if steps.len() < StepName::TRANSITION.len() {
         undecided.insert("not all eight steps were taken".to_owned());
     }
+    let unsupported = case.view.unsupported(LaneName::Composite);
     let status = match (failed, lane, undecided.is_empty()) {
         (true, _, _) => Status::Fail,
+        _ if unsupported.is_some() => Status::NotCovered,
         (false, None, _) => Status::NotCovered,
         (false, Some(_), false) => Status::Undecided,
         (false, Some(_), true) => Status::Pass,
     };
     let reason = match status {
-        Status::NotCovered => Some("the composite lane did not run".to_owned()),
+        Status::NotCovered => {
+            Some(unsupported.unwrap_or_else(|| "the composite lane did not run".to_owned()))
+        }
         Status::Undecided => Some(undecided.into_iter().collect::<Vec<_>>().join("; ")),
         Status::Pass => Some(format!(
             "eight steps in order, {} rows of logits equal to a cold load's, bit for bit",
@@ -137,7 +141,8 @@ fn ended(case: &mut Case<'_, '_>, site: (usize, usize), step: &StepView) {
         Some(StepOutcome::Error { text }) => {
             (FindingCode::StepRefused, name.to_owned(), text.clone(), None)
         }
-        Some(StepOutcome::Ok) => return,
+        // What depends on it is not covered: see `PhaseView::unsupported`.
+        Some(StepOutcome::Ok | StepOutcome::Unsupported { .. }) => return,
         None => (FindingCode::EngineDied, name.to_owned(), "the step never ended".to_owned(), None),
     };
     let found = symptom("ended", name, 0, format!("step {object}: {text}"));

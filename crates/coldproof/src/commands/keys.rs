@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
 use coldproof_checkpoint::{Accounting, Checkpoint};
+use coldproof_contract::words::Dtype;
 
 use crate::args::{Format, KeysArgs};
 use crate::error::Failure;
@@ -92,7 +93,8 @@ fn json(args: &KeysArgs, accounting: &Accounting, clean: bool) -> String {
     let ambiguous: Vec<_> = (accounting.ambiguous.iter())
         .map(|a| serde_json::json!({"slot": a.slot, "spellings": a.spellings}))
         .collect();
-    let side = |(dtype, shape): &(coldproof_contract::words::Dtype, Vec<u64>)| serde_json::json!({"dtype": dtype, "shape": shape});
+    let side =
+        |(dtype, shape): &(Dtype, Vec<u64>)| serde_json::json!({"dtype": dtype, "shape": shape});
     let mismatched: Vec<_> = (accounting.mismatched.iter())
         .map(|m| {
             serde_json::json!({

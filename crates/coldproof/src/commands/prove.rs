@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use coldproof_contract::evidence::Record;
-use coldproof_contract::verdict::{Note, Verdict, VerdictKind, judge};
+use coldproof_contract::verdict::{Verdict, judge};
 use coldproof_contract::words::Topology;
 use coldproof_lanes::adapters::Reference;
 use coldproof_lanes::engine::{Capabilities, EngineError, EngineUnderTest, Reply, StartSpec};
@@ -60,8 +60,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
     let record = coldproof_lanes::run(&prepared.inputs, &engine, &engines, &mut progress);
     progress.say("judging");
     let unchanged = prepared.verify_unchanged();
-    let mut verdict = judge(&record);
-    seeded_but_silent(&mut verdict, &settings);
+    let verdict = judge(&record);
     progress.clear();
     unchanged?;
     if let Some(out) = out {
@@ -90,15 +89,4 @@ fn write(out: &OutDir, record: &Record, verdict: &Verdict) -> Result<(), Failure
     out.evidence(record)?;
     out.text("junit.xml", &output::junit(verdict))?;
     out.text("verdict.json", &output::json(verdict))
-}
-
-/// A seeded fault that was not found is not proven, whatever else is.
-fn seeded_but_silent(verdict: &mut Verdict, settings: &ProveSettings) {
-    let seeded: Vec<&str> =
-        settings.faults.iter().map(String::as_str).filter(|id| !id.ends_with('~')).collect();
-    if verdict.verdict == VerdictKind::Pass && !seeded.is_empty() {
-        verdict.verdict = VerdictKind::Undecided;
-        let text = format!("switched on and not found: {}", seeded.join(", "));
-        verdict.notes.push(Note { kind: "control".to_owned(), text });
-    }
 }

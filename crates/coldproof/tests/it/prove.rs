@@ -101,7 +101,7 @@ fn what_is_required_and_not_covered_is_undecided() {
 }
 
 #[test]
-fn equal_checkpoints_prove_nothing_about_staleness() {
+fn an_identity_update_is_proven_over_a_checkpoint_that_differs() {
     let (a, also_a) = (fixture("llama/A"), fixture("llama/A"));
     let ran = coldproof(&[
         "prove".as_ref(),

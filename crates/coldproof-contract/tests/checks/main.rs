@@ -1,0 +1,14 @@
+//! Every check can fail, and stays silent on the nearest correct twin. Each test changes one thing
+//! in a run in which everything is right.
+
+mod derived;
+mod lifecycle;
+mod state;
+mod storage;
+mod support;
+
+#[test]
+fn a_run_in_which_nothing_is_wrong_passes_everything() {
+    support::assert_silent(&support::correct());
+    support::assert_silent(&support::correct_at(2));
+}

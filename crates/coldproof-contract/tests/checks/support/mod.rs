@@ -1,0 +1,351 @@
+//! Hand-made runs: a correct one, and what a test changes in it.
+
+pub(crate) mod engine;
+pub(crate) mod model;
+
+use std::collections::BTreeMap;
+
+use coldproof_contract::evidence::{
+    ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName, ReadBackFact, Record,
+    RequiredItem, SCHEMA, Settings, SlotFact, StepFact, StepOutcome,
+};
+use coldproof_contract::verdict::{
+    Category, FindingCode, Room, Status, Verdict, VerdictKind, judge,
+};
+use coldproof_contract::words::{Rank, StepName, Topology};
+
+use engine::{CACHE_ROWS, Engine};
+
+/// A run that a test changes before it is judged.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) header: Header,
+    pub(crate) events: Vec<Event>,
+}
+
+/// All facts of some phases of one arm.
+pub(crate) struct Scope<'r> {
+    run: &'r mut Run,
+    arm: String,
+    phases: Vec<String>,
+}
+
+/// Category, code, object and ranks of a finding.
+pub(crate) type Found = (Category, FindingCode, String, Vec<u32>);
+
+fn arm(name: &str, lane: LaneName, tp: u32, against: Option<&str>) -> ArmHeader {
+    let against = against.map(str::to_owned);
+    ArmHeader { arm: name.to_owned(), lane, topology: Topology::tensor(tp), against }
+}
+
+/// A run of every lane in which nothing is wrong, at this tp.
+pub(crate) fn correct_at(tp: u32) -> Run {
+    let arms = vec![
+        arm("cold-b", LaneName::Differential, tp, None),
+        arm("warm", LaneName::Differential, tp, Some("cold-b")),
+        arm("routing", LaneName::Routing, 2, None),
+        arm("names", LaneName::Names, tp, Some("cold-b")),
+        arm("names-1", LaneName::Names, tp, Some("cold-b")),
+        arm("caches", LaneName::Caches, tp, Some("cold-b")),
+        arm("composite", LaneName::Composite, tp, Some("cold-b")),
+    ];
+    let mut events = Vec::new();
+    for arm in &arms {
+        drive(arm.clone(), &mut events);
+    }
+    let other = CheckpointHeader {
+        content: Some(model::label("B")),
+        rules: model::other_rules(),
+        ..model::checkpoint("B-alt")
+    };
+    let mut checkpoints: Vec<_> = ["A", "B", "P"].map(model::checkpoint).into();
+    checkpoints.push(other);
+    let required = (1..=7).map(RequiredItem::Category).chain([RequiredItem::Transition]);
+    let engine = EngineHeader {
+        kind: "hand-made".to_owned(),
+        version: "1".to_owned(),
+        topology: Topology::tensor(tp),
+    };
+    let header = Header {
+        schema: SCHEMA.to_owned(),
+        seed: 0,
+        engine,
+        environment: BTreeMap::new(),
+        settings: Settings { required: required.collect(), ..Settings::default() },
+        checkpoints,
+        arms,
+        rules: model::rules(),
+        notes: vec![],
+    };
+    Run { header, events }
+}
+
+/// A run of every lane in which nothing is wrong.
+pub(crate) fn correct() -> Run {
+    correct_at(1)
+}
+
+fn drive(header: ArmHeader, events: &mut Vec<Event>) {
+    let (lane, cold) = (header.lane, header.against.is_none());
+    let other = header.arm == "names-1";
+    let first = if cold && lane == LaneName::Differential { "B" } else { "A" };
+    let mut engine = Engine::start(header, events, first);
+    if lane != LaneName::Routing {
+        engine.capture();
+        engine.look(first);
+    }
+    match lane {
+        LaneName::Differential if cold => {
+            engine.serve_all("B");
+            engine.serve("cache", "eager", 0, "B", CACHE_ROWS);
+        }
+        LaneName::Differential => {
+            engine.serve_all("A");
+            for (from, to) in [("A", "B"), ("B", "A"), ("A", "P"), ("P", "B")] {
+                engine.update(from, to);
+                engine.look(to);
+                engine.pressure();
+                engine.serve_all(to);
+                if (from, to) == ("A", "B") {
+                    engine.control(model::GATE_UP);
+                    engine.control(model::ROPE);
+                }
+            }
+        }
+        LaneName::Routing => {
+            engine.update("A", "S0");
+            engine.origins();
+            engine.update("S0", "B");
+            engine.look("B");
+        }
+        LaneName::Names => {
+            engine.update("A", if other { "B-alt" } else { "B" });
+            engine.look("B");
+        }
+        LaneName::Caches => {
+            engine.serve("cache", "eager", 0, "A", CACHE_ROWS);
+            engine.serve("cache", "eager", 1, "A", 2);
+            engine.update("A", "B");
+            engine.look("B");
+            engine.serve("cache", "eager", 0, "B", CACHE_ROWS);
+            engine.serve("cache", "eager", 1, "B", 2);
+        }
+        LaneName::Composite => {
+            engine.serve_all("A");
+            engine.update("A", "B");
+            engine.look("B");
+            engine.serve_all("B");
+        }
+    }
+}
+
+impl Run {
+    /// The record of it, in order.
+    pub(crate) fn record(&self) -> Record {
+        let mut events = self.events.clone();
+        let arms: Vec<&str> = self.header.arms.iter().map(|arm| arm.arm.as_str()).collect();
+        let arm = |event: &Event| arms.iter().position(|arm| *arm == event.arm);
+        events.sort_by_key(|event| (arm(event), event.step, event.rank));
+        let mut next = BTreeMap::new();
+        for event in &mut events {
+            let seq = next.entry((event.arm.clone(), event.step, event.rank)).or_insert(0);
+            event.seq = *seq;
+            *seq += 1;
+        }
+        Record { header: self.header.clone(), events }
+    }
+
+    pub(crate) fn judge(&self) -> Verdict {
+        judge(&self.record())
+    }
+
+    /// What is found.
+    pub(crate) fn found(&self) -> Vec<Found> {
+        let findings = self.judge().findings.into_iter();
+        findings.map(|f| (f.category, f.code, f.object, f.ranks)).collect()
+    }
+
+    /// One phase of an arm.
+    pub(crate) fn phase(&mut self, arm: &str, phase: &str) -> Scope<'_> {
+        Scope { run: self, arm: arm.to_owned(), phases: vec![phase.to_owned()] }
+    }
+
+    /// Every phase of an arm from this one on.
+    pub(crate) fn from_phase(&mut self, arm: &str, phase: &str) -> Scope<'_> {
+        let own = self.events.iter().filter(|event| event.arm == arm);
+        let names = own.filter_map(|event| match &event.fact {
+            Fact::Phase(fact) => Some(fact.phase.clone()),
+            _ => None,
+        });
+        let phases = names.skip_while(|name| name != phase).collect();
+        Scope { run: self, arm: arm.to_owned(), phases }
+    }
+
+    /// Without an arm.
+    pub(crate) fn without_arm(mut self, arm: &str) -> Self {
+        self.header.arms.retain(|header| header.arm != arm);
+        self.events.retain(|event| event.arm != arm);
+        self
+    }
+}
+
+impl Scope<'_> {
+    /// Keeps what `keep` returns, changed.
+    pub(crate) fn map(&mut self, mut keep: impl FnMut(Rank, Fact) -> Option<Fact>) -> &mut Self {
+        let mut phase = "before".to_owned();
+        let mut kept = Vec::new();
+        for mut event in std::mem::take(&mut self.run.events) {
+            if event.arm == self.arm {
+                if let Fact::Phase(fact) = &event.fact {
+                    phase.clone_from(&fact.phase);
+                } else if self.phases.contains(&phase) {
+                    let Some(fact) = keep(event.rank, event.fact) else { continue };
+                    event.fact = fact;
+                }
+            }
+            kept.push(event);
+        }
+        self.run.events = kept;
+        self
+    }
+
+    /// Drops facts.
+    pub(crate) fn drop(&mut self, mut drop: impl FnMut(Rank, &Fact) -> bool) -> &mut Self {
+        self.map(|rank, fact| (!drop(rank, &fact)).then_some(fact))
+    }
+
+    /// Changes how a slot is registered.
+    pub(crate) fn slot(&mut self, name: &str, change: impl Fn(Rank, &mut SlotFact)) -> &mut Self {
+        self.map(|rank, mut fact| {
+            if let Fact::Slot(slot) = &mut fact
+                && slot.slot.0 == name
+            {
+                change(rank, slot);
+            }
+            Some(fact)
+        })
+    }
+
+    /// Changes what a slot is read to hold.
+    pub(crate) fn read(
+        &mut self,
+        name: &str,
+        change: impl Fn(Rank, &mut ReadBackFact),
+    ) -> &mut Self {
+        self.map(|rank, mut fact| {
+            if let Fact::ReadBack(read) = &mut fact
+                && read.slot.0 == name
+            {
+                change(rank, read);
+            }
+            Some(fact)
+        })
+    }
+
+    /// The slot still holds what it held at `at`.
+    pub(crate) fn still_holds(&mut self, name: &str, at: &str) -> &mut Self {
+        let header = self.run.header.arms.iter().find(|header| header.arm == self.arm);
+        let topology = header.expect("an arm of the run").topology;
+        self.read(name, |rank, read| {
+            let old = model::read_backs(topology, rank, at).into_iter();
+            *read = old.clone().find(|old| old.slot == read.slot).expect("a slot that is read");
+        })
+    }
+
+    /// Adds facts at the end of the first step of this name.
+    pub(crate) fn add(&mut self, step: StepName, rank: Rank, facts: Vec<Fact>) -> &mut Self {
+        let mut phase = "before".to_owned();
+        let at = self.run.events.iter().position(|event| {
+            if event.arm != self.arm {
+                return false;
+            }
+            if let Fact::Phase(fact) = &event.fact {
+                phase.clone_from(&fact.phase);
+            }
+            let ends = matches!(&event.fact, Fact::Step(fact) if fact.name == step && fact.outcome.is_some());
+            ends && self.phases.contains(&phase)
+        });
+        let at = at.expect("a step of the phase");
+        let event = Event { rank, ..self.run.events[at].clone() };
+        let new = facts.into_iter().map(|fact| Event { fact, ..event.clone() });
+        self.run.events.splice(at..at, new.collect::<Vec<_>>());
+        self
+    }
+
+    /// The first step of this name ends so, and with it the arm.
+    pub(crate) fn ends(&mut self, name: StepName, outcome: StepOutcome) -> &mut Self {
+        let mut over = false;
+        let mut phases = self.phases.clone();
+        let last = phases.remove(0);
+        let mut later = false;
+        let arm = self.arm.clone();
+        self.run.events.retain_mut(|event| {
+            if event.arm != arm {
+                return true;
+            }
+            if let Fact::Phase(fact) = &event.fact {
+                later = fact.phase == last || later;
+            }
+            if over {
+                return false;
+            }
+            if let Fact::Step(StepFact { name: step, outcome: end @ Some(_) }) = &mut event.fact
+                && later
+                && *step == name
+            {
+                *end = Some(outcome.clone());
+                over = true;
+            }
+            true
+        });
+        self
+    }
+
+    /// The arm ends with its last event of this phase, and nothing says why.
+    pub(crate) fn breaks_off(&mut self) -> &mut Self {
+        let (arm, last) = (self.arm.clone(), self.phases[0].clone());
+        let (mut here, mut over) = (false, false);
+        self.run.events.retain(|event| {
+            if event.arm == arm
+                && let Fact::Phase(fact) = &event.fact
+            {
+                over |= here;
+                here |= fact.phase == last;
+            }
+            event.arm != arm || !over
+        });
+        self
+    }
+}
+
+/// A finding, for comparison with [`Run::found`].
+pub(crate) fn one(code: FindingCode, object: &str, ranks: &[u32]) -> Found {
+    (code.category(), code, object.to_owned(), ranks.to_vec())
+}
+
+/// What a verdict says of a room: its status, its reason.
+pub(crate) fn room(verdict: &Verdict, room: Room) -> (Status, String) {
+    let report = &verdict.categories[usize::from(room.number()) - 1];
+    (report.status, report.reason.clone().unwrap_or_default())
+}
+
+/// The room has no finding and cannot pass, for this reason.
+#[track_caller]
+pub(crate) fn assert_undecided(run: &Run, of: Room, reason: &str) {
+    let verdict = run.judge();
+    let (status, why) = room(&verdict, of);
+    assert_eq!(status, Status::Undecided, "{why} {:?}", verdict.findings);
+    assert!(why.contains(reason), "{why}");
+    assert_eq!(verdict.verdict, VerdictKind::Undecided, "{:?}", verdict.findings);
+}
+
+/// Nothing is found, and everything is proven.
+#[track_caller]
+pub(crate) fn assert_silent(run: &Run) {
+    let verdict = run.judge();
+    assert_eq!(verdict.findings, []);
+    let open: Vec<_> = verdict.categories.iter().filter(|c| c.status != Status::Pass).collect();
+    assert!(open.is_empty(), "{open:?}");
+    assert_eq!(verdict.transition.status, Status::Pass, "{:?}", verdict.transition.reason);
+    assert_eq!(verdict.verdict, VerdictKind::Pass);
+}
