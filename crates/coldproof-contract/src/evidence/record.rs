@@ -1,5 +1,6 @@
 //! A whole run: header and events, as lines of JSON with a closing seal.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,20 @@ pub enum RecordError {
         /// What the parser said.
         reason: String,
     },
+    /// An event that stands after one that it must precede.
+    #[error("line {line} of the evidence is out of order; record the run again")]
+    Order {
+        /// From 1.
+        line: usize,
+    },
+    /// An event of an arm that the header does not name, or names twice.
+    #[error("line {line} of the evidence is of arm `{arm}`, which the header does not name once")]
+    Arm {
+        /// From 1.
+        line: usize,
+        /// The arm.
+        arm: String,
+    },
     /// No closing line, or a wrong one.
     #[error("the evidence is not sealed or was changed: {reason}; record the run again")]
     Seal {
@@ -84,7 +99,7 @@ impl Record {
     /// Reads what [`Record::write`] wrote.
     ///
     /// # Errors
-    /// Another schema, a malformed line, a missing or wrong seal.
+    /// Another schema, a malformed line, a missing or wrong seal, events that are out of order.
     pub fn read(input: &mut dyn BufRead) -> Result<Self, RecordError> {
         let mut hasher = blake3::Hasher::new();
         let mut lines: Vec<String> = Vec::new();
@@ -112,15 +127,54 @@ impl Record {
         if seal.blake3 != hasher.finalize().to_hex().as_str() {
             return Err(RecordError::Seal { reason: "its BLAKE3 differs".to_owned() });
         }
-        let header = parse(first, 1)?;
+        let header: Header = parse(first, 1)?;
+        check_topologies(&header)?;
         let events = lines
             .iter()
             .enumerate()
             .skip(1)
             .map(|(index, line)| parse(line, index + 1))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<Event>, _>>()?;
+        check_order(&header, &events)?;
         Ok(Self { header, events })
     }
+}
+
+/// The most ranks of a topology.
+const RANKS_MAX: u32 = 1 << 16;
+
+fn check_topologies(header: &Header) -> Result<(), RecordError> {
+    let arms = header.arms.iter().map(|arm| arm.topology);
+    for topology in arms.chain([header.engine.topology]) {
+        let size = topology.tp.checked_mul(topology.pp).and_then(|n| n.checked_mul(topology.ep));
+        if size.is_none_or(|size| size == 0 || size > RANKS_MAX) {
+            let reason = format!("a topology has from 1 to {RANKS_MAX} ranks, not {topology:?}");
+            return Err(RecordError::Malformed { line: 1, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Checks read the allocator's log in the order in which it stands.
+fn check_order(header: &Header, events: &[Event]) -> Result<(), RecordError> {
+    let mut order: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, arm) in header.arms.iter().enumerate() {
+        if order.insert(&arm.arm, index).is_some() {
+            return Err(RecordError::Arm { line: 1, arm: arm.arm.clone() });
+        }
+    }
+    let mut before = None;
+    for (line, event) in (2..).zip(events) {
+        let Some(arm) = order.get(event.arm.as_str()) else {
+            return Err(RecordError::Arm { line, arm: event.arm.clone() });
+        };
+        let place = Some((*arm, event.step, event.rank, event.seq));
+        if before >= place {
+            return Err(RecordError::Order { line });
+        }
+        before = place;
+    }
+    Ok(())
 }
 
 /// Only the schema of a header, so that another version is named before it is misread.

@@ -10,7 +10,7 @@ use crate::support::{Run, assert_silent, assert_undecided, correct, one, room};
 const UPDATES: [&str; 4] = ["A>B", "B>A", "A>P", "P>B"];
 
 fn inputs(run: &mut Run, slot: &str, inputs: &[&str]) {
-    run.from_phase("warm", "before").slot(slot, |_, slot| {
+    run.since("warm", "before").slot(slot, |_, slot| {
         slot.inputs = inputs.iter().map(|name| model::name(name)).collect();
     });
 }
@@ -53,7 +53,7 @@ fn a_value_whose_input_is_stale_too_is_no_second_fault() {
 #[test]
 fn a_chain_of_values_is_one_fault_at_its_beginning() {
     let mut run = correct();
-    run.from_phase("warm", "before").slot(WORKSPACE, |_, slot| slot.slot_kind = SlotKind::Derived);
+    run.since("warm", "before").slot(WORKSPACE, |_, slot| slot.slot_kind = SlotKind::Derived);
     inputs(&mut run, WORKSPACE, &[NORM_F32]);
     for (arm, phase, at) in
         [("cold-b", "before", "B"), ("warm", "before", "A"), ("warm", "A>B", "A")]
@@ -101,7 +101,7 @@ fn stale_on_another_phase_is_no_excuse_here() {
 #[test]
 fn a_value_under_a_stale_address_joins_that_finding() {
     let mut run = correct();
-    run.from_phase("warm", "A>B").slot(NORM_F32, |_, slot| slot.fingerprint = None);
+    run.since("warm", "A>B").slot(NORM_F32, |_, slot| slot.fingerprint = None);
     run.phase("warm", "A>B").still_holds(NORM_F32, "A");
     assert_eq!(run.found(), [one(Code::SlotExpired, NORM_F32, &[0])]);
     let (_, reason) = room(&run.judge(), Room::Derived);
@@ -172,14 +172,14 @@ fn a_slot_that_only_the_live_engine_has_is_listed() {
 fn a_slot_that_is_equal_in_every_generation_is_listed() {
     let mut run = correct();
     for arm in ["cold-b", "warm", "names", "names-1", "caches", "composite", "routing"] {
-        run.from_phase(arm, "before").read(NORM, |_, read| {
+        run.since(arm, "before").read(NORM, |_, read| {
             read.content = Some(model::content("the same"));
         });
     }
     assert_silent(&run);
     assert_eq!(run.judge().unseen, ["norm.weight (equal in every generation)"]);
     // One arm that shows a change is enough.
-    run.from_phase("warm", "A>P").read(NORM, |_, read| {
+    run.since("warm", "A>P").read(NORM, |_, read| {
         let at = if read.content.is_some() { "another" } else { "" };
         read.content = Some(model::content(at));
     });

@@ -194,7 +194,7 @@ fn an_engine_that_began_again_is_judged_by_its_last_transaction() {
 fn an_optional_source_that_was_delivered_is_promised() {
     let mut run = correct();
     for arm in ["warm", "names", "names-1", "caches", "composite", "routing"] {
-        run.from_phase(arm, "before").map(|_, mut fact| {
+        run.since(arm, "before").map(|_, mut fact| {
             if let Fact::Manifest(manifest) = &mut fact {
                 manifest.required.retain(|source| source != NORM);
                 manifest.allowed_missing.push(NORM.to_owned());
@@ -316,7 +316,10 @@ fn a_layer_that_was_never_finished() {
 #[test]
 fn a_layer_that_was_processed_before_its_elements_had_arrived() {
     let mut run = correct();
-    let mlp = |fact: &Fact| matches!(fact, Fact::PostLoad(stage) if stage.layer == "mlp" && stage.stage != PostLoadStage::Expected);
+    let mlp = |fact: &Fact| match fact {
+        Fact::PostLoad(fact) => fact.layer == "mlp" && fact.stage != PostLoadStage::Expected,
+        _ => false,
+    };
     let mut early = Vec::new();
     run.phase("warm", "A>B").drop(|_, fact| {
         if mlp(fact) {
@@ -403,7 +406,7 @@ fn one_stale_piece_and_one_of_another_layout_are_two_findings() {
 fn a_stale_slot_that_is_no_bijection_names_its_sources() {
     let mut run = correct();
     for arm in ["cold-b", "warm", "names", "names-1", "caches", "composite"] {
-        run.from_phase(arm, "before")
+        run.since(arm, "before")
             .slot(NORM, |_, slot| slot.packing = Packing::Opaque)
             .read(NORM, |_, read| read.pieces.clear());
     }
@@ -444,7 +447,7 @@ fn bytes_that_the_account_explains_join_its_finding() {
 #[test]
 fn bytes_under_a_finding_of_another_room_join_it() {
     let mut run = correct();
-    run.from_phase("warm", "A>B").slot(GATE_UP, |_, slot| slot.fingerprint = None);
+    run.since("warm", "A>B").slot(GATE_UP, |_, slot| slot.fingerprint = None);
     stale(&mut run, "warm", "A>B", GATE_UP, &[GATE]);
     assert_eq!(run.found(), [one(Code::SlotExpired, GATE_UP, &[0])]);
     let (status, reason) = room(&run.judge(), Room::Lifecycle);
@@ -530,12 +533,15 @@ fn replicas_that_differ_are_named_with_their_ranks() {
 fn without_sources_or_parameters_nothing_is_proven() {
     let mut run = correct();
     for arm in ["cold-b", "warm", "names", "names-1", "caches", "composite", "routing"] {
-        run.from_phase(arm, "before").drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
+        run.since(arm, "before").drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
     }
     assert_undecided(&run, Room::Lifecycle, "no source was read back and compared with its file");
     let mut run = correct();
-    run.phase("cold-b", "before")
-        .drop(|_, fact| matches!(fact, Fact::ReadBack(read) if [NORM, EMBED, GATE_UP].contains(&read.slot.0.as_str())));
+    let parameters = [NORM, EMBED, GATE_UP];
+    run.phase("cold-b", "before").drop(|_, fact| match fact {
+        Fact::ReadBack(read) => parameters.contains(&read.slot.0.as_str()),
+        _ => false,
+    });
     assert_undecided(&run, Room::Lifecycle, "no parameter was compared with a cold load's");
 }
 

@@ -13,7 +13,7 @@ fn garbage(run: &mut Run, slot: &str) {
 }
 
 fn configure(run: &mut Run, arm: &str, phase: &str, value: Option<&str>) {
-    run.from_phase(arm, phase).map(|_, fact| match fact {
+    run.since(arm, phase).map(|_, fact| match fact {
         Fact::State(mut state) => value.map(|value| {
             state.value = value.to_owned();
             Fact::State(state)
@@ -24,7 +24,7 @@ fn configure(run: &mut Run, arm: &str, phase: &str, value: Option<&str>) {
 
 /// The head has a storage of its own from `A>B` on.
 fn split(run: &mut Run, arm: &str, phase: &str) {
-    run.from_phase(arm, phase).slot(HEAD, |_, slot| {
+    run.since(arm, phase).slot(HEAD, |_, slot| {
         let print = slot.fingerprint.as_mut().unwrap();
         (print.storage, print.address) = (StorageId(90), Address(0x1_4000));
     });
@@ -52,7 +52,7 @@ fn a_slot_that_a_cold_load_has_and_the_live_engine_lacks_is_lost() {
     // No graph captured the alias, so the census has nothing to say of it.
     for (unbound, text) in [(false, "gone"), (true, "no storage")] {
         let mut run = correct();
-        let mut live = run.from_phase("warm", "A>B");
+        let mut live = run.since("warm", "A>B");
         live.slot(HEAD, |_, slot| slot.fingerprint = None);
         live.drop(|_, fact| match fact {
             Fact::Slot(slot) => !unbound && slot.slot.0 == HEAD,
@@ -74,7 +74,7 @@ fn a_scratch_slot_that_is_gone_is_lost_though_its_bytes_are_never_compared() {
         }
         Some(fact)
     });
-    run.from_phase("warm", "A>B")
+    run.since("warm", "A>B")
         .drop(|_, fact| matches!(fact, Fact::Slot(slot) if slot.slot.0 == WORKSPACE));
     assert_eq!(run.found(), [one(Code::StateLost, WORKSPACE, &[0])]);
 }
@@ -83,7 +83,7 @@ fn a_scratch_slot_that_is_gone_is_lost_though_its_bytes_are_never_compared() {
 fn a_slot_that_neither_engine_has_any_more_is_not_lost() {
     let mut run = correct();
     for arm in ["cold-b", "warm", "names", "names-1", "caches", "composite"] {
-        run.from_phase(arm, "before").drop(|_, fact| match fact {
+        run.since(arm, "before").drop(|_, fact| match fact {
             Fact::Slot(slot) => slot.slot.0 == HEAD,
             Fact::ReadBack(read) => read.slot.0 == HEAD,
             _ => false,
@@ -105,8 +105,8 @@ fn two_names_of_one_storage_that_part_are_split() {
 #[test]
 fn a_pair_that_lists_itself_from_both_sides_is_one_finding_on_each_rank_that_has_it() {
     let mut run = correct_at(2);
-    run.from_phase("warm", "before").slot(HEAD, |_, slot| slot.slot_kind = SlotKind::Parameter);
-    run.from_phase("warm", "A>B").slot(HEAD, |rank, slot| {
+    run.since("warm", "before").slot(HEAD, |_, slot| slot.slot_kind = SlotKind::Parameter);
+    run.since("warm", "A>B").slot(HEAD, |rank, slot| {
         if rank.tp == 1 {
             slot.fingerprint.as_mut().unwrap().storage = StorageId(90);
         }
@@ -149,7 +149,7 @@ fn configuration_that_is_not_a_cold_loads_has_drifted() {
     let finding = run.judge().findings.remove(0);
     assert_eq!((finding.expected.as_str(), finding.actual.as_str()), ("16", "32"));
     let mut run = correct();
-    run.from_phase("warm", "A>B").map(|_, fact| match fact {
+    run.since("warm", "A>B").map(|_, fact| match fact {
         Fact::State(mut state) => {
             state.name = "another".to_owned();
             Some(Fact::State(state))
@@ -186,7 +186,7 @@ fn configuration_without_a_cold_load_is_held_against_what_it_was() {
 #[test]
 fn configuration_that_an_update_refreshes_may_change() {
     let mut run = correct();
-    run.from_phase("warm", "before").map(|_, mut fact| {
+    run.since("warm", "before").map(|_, mut fact| {
         if let Fact::State(state) = &mut fact {
             state.policy = Policy::Refresh;
         }

@@ -1,6 +1,6 @@
 //! Category 1: captured addresses.
 
-use coldproof_contract::evidence::{AllocFact, Fact, FreeFact, StepOutcome};
+use coldproof_contract::evidence::{AllocFact, Event, Fact, FreeFact, StepFact, StepOutcome};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::{Address, Rank, StepName, StorageId};
 
@@ -23,7 +23,7 @@ fn handed_out(storage: u64, address: Address, purpose: &str) -> Fact {
 
 /// The slot is registered elsewhere from `A>B` on.
 fn rebind(run: &mut Run, slot: &str, to: Address) {
-    run.from_phase("warm", "A>B").slot(slot, |_, slot| {
+    run.since("warm", "A>B").slot(slot, |_, slot| {
         let print = slot.fingerprint.as_mut().unwrap();
         (print.storage, print.address) = (StorageId(90), to);
     });
@@ -152,7 +152,7 @@ fn two_blocks_in_turn_are_one_fault() {
 #[test]
 fn a_slot_that_is_gone_from_the_registry_is_missing() {
     let mut run = correct();
-    let mut live = run.from_phase("warm", "A>B");
+    let mut live = run.since("warm", "A>B");
     live.drop(|_, fact| match fact {
         Fact::Slot(slot) => slot.slot.0 == NORM,
         Fact::ReadBack(read) => read.slot.0 == NORM,
@@ -165,7 +165,7 @@ fn a_slot_that_is_gone_from_the_registry_is_missing() {
 #[test]
 fn a_slot_without_a_storage_has_expired() {
     let mut run = correct();
-    let mut live = run.from_phase("warm", "A>B");
+    let mut live = run.since("warm", "A>B");
     live.slot(NORM, |_, slot| slot.fingerprint = None);
     live.drop(|_, fact| matches!(fact, Fact::ReadBack(read) if read.slot.0 == NORM));
     assert_eq!(run.found(), [one(Code::SlotExpired, NORM, &[0])]);
@@ -183,7 +183,7 @@ fn a_slot_of_another_layout_at_the_same_address_is_respecified() {
     ];
     for (field, change) in changes {
         let mut run = correct();
-        run.from_phase("warm", "A>B").slot(GATE_UP, |_, slot| {
+        run.since("warm", "A>B").slot(GATE_UP, |_, slot| {
             change(slot.fingerprint.as_mut().unwrap());
         });
         assert_eq!(run.found(), [one(Code::SlotRespecified, GATE_UP, &[0])], "{field}");
@@ -197,7 +197,7 @@ fn a_block_that_was_freed_and_came_back_with_another_layout_is_one_finding() {
     let mut run = correct();
     let facts = vec![freed(GATE_UP), handed_out(90, model::address(GATE_UP), GATE_UP)];
     run.phase("warm", "A>B").add(StepName::Update, Rank::default(), facts);
-    run.from_phase("warm", "A>B").slot(GATE_UP, |_, slot| {
+    run.since("warm", "A>B").slot(GATE_UP, |_, slot| {
         slot.fingerprint.as_mut().unwrap().stride = vec![1, 8];
     });
     assert_eq!(run.found(), [one(Code::AddressStale, GATE_UP, &[0])]);
@@ -297,7 +297,7 @@ fn an_arm_that_captures_nothing_owes_no_node() {
 fn only_a_replay_of_the_old_graph_proves_anything() {
     let rename = |run: &mut Run, graph: Option<&str>| {
         for arm in ["warm", "composite"] {
-            run.from_phase(arm, "A>B").map(|_, mut fact| {
+            run.since(arm, "A>B").map(|_, mut fact| {
                 if let Fact::Launch(launch) = &mut fact
                     && launch.graph.is_some()
                 {
@@ -316,31 +316,24 @@ fn only_a_replay_of_the_old_graph_proves_anything() {
 
 #[test]
 fn a_replay_before_the_pressure_proves_nothing() {
+    let reason = "freed memory was not reused before the replay";
     let mut run = correct();
+    let pressure = |fact: &Fact| match fact {
+        Fact::Step(step) => step.name == StepName::Pressure,
+        _ => false,
+    };
     for phase in ["A>B", "B>A", "A>P", "P>B"] {
-        run.phase("warm", phase)
-            .drop(|_, fact| matches!(fact, Fact::Step(step) if step.name == StepName::Pressure));
+        run.phase("warm", phase).drop(|_, fact| pressure(fact));
     }
-    assert_undecided(&run, Room::Storage, "freed memory was not reused before the replay");
+    assert_undecided(&run, Room::Storage, reason);
     // Pressure that comes when all has been served is none.
-    let late = |name| coldproof_contract::evidence::StepFact { name, outcome: None };
-    let facts = vec![Fact::Step(late(StepName::Pressure))];
-    let mut run = correct();
-    let step = run.events.iter().filter(|e| e.arm == "warm").map(|e| e.step).max().unwrap() + 1;
-    for phase in ["A>B", "B>A", "A>P", "P>B"] {
-        run.phase("warm", phase)
-            .drop(|_, fact| matches!(fact, Fact::Step(step) if step.name == StepName::Pressure));
+    let last = run.events.iter().rfind(|event| event.arm == "warm").unwrap().clone();
+    let step = last.step + 1;
+    for outcome in [None, Some(StepOutcome::Ok)] {
+        let fact = Fact::Step(StepFact { name: StepName::Pressure, outcome });
+        run.events.push(Event { step, fact, ..last.clone() });
     }
-    let last = run.events.iter().rposition(|event| event.arm == "warm").unwrap();
-    let mut event = run.events[last].clone();
-    (event.step, event.fact) = (step, facts[0].clone());
-    run.events.insert(last + 1, event.clone());
-    event.fact = Fact::Step(coldproof_contract::evidence::StepFact {
-        name: StepName::Pressure,
-        outcome: Some(StepOutcome::Ok),
-    });
-    run.events.insert(last + 2, event);
-    assert_undecided(&run, Room::Storage, "freed memory was not reused before the replay");
+    assert_undecided(&run, Room::Storage, reason);
 }
 
 #[test]
@@ -399,10 +392,6 @@ fn a_view_into_a_slot_does_not_hide_it() {
             (print.address, print.shape) = (view, vec![0]);
         }
         Some(fact)
-    });
-    run.phase("warm", "before").drop(|_, fact| match fact {
-        Fact::Node(node) => node.args.is_empty(),
-        _ => false,
     });
     rebind(&mut run, NORM, Address(0x1_4000));
     assert!(run.found().contains(&one(Code::SlotRebound, NORM, &[0])), "{:?}", run.found());

@@ -171,7 +171,7 @@ impl Run {
     }
 
     /// Every phase of an arm from this one on.
-    pub(crate) fn from_phase(&mut self, arm: &str, phase: &str) -> Scope<'_> {
+    pub(crate) fn since(&mut self, arm: &str, phase: &str) -> Scope<'_> {
         let own = self.events.iter().filter(|event| event.arm == arm);
         let names = own.filter_map(|event| match &event.fact {
             Fact::Phase(fact) => Some(fact.phase.clone()),
@@ -262,7 +262,10 @@ impl Scope<'_> {
             if let Fact::Phase(fact) = &event.fact {
                 phase.clone_from(&fact.phase);
             }
-            let ends = matches!(&event.fact, Fact::Step(fact) if fact.name == step && fact.outcome.is_some());
+            let ends = match &event.fact {
+                Fact::Step(fact) => fact.name == step && fact.outcome.is_some(),
+                _ => false,
+            };
             ends && self.phases.contains(&phase)
         });
         let at = at.expect("a step of the phase");

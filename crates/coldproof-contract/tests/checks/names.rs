@@ -1,0 +1,179 @@
+//! Category 6: names.
+
+use coldproof_contract::evidence::{Fact, ManifestFact, ReceiptFact};
+use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
+
+use crate::support::model::{GATE, GATE_UP, NORM, UP};
+use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one, room};
+
+fn manifest(run: &mut Run, arm: &str, change: impl Fn(&mut ManifestFact)) {
+    run.since(arm, "before").map(|_, mut fact| {
+        if let Fact::Manifest(manifest) = &mut fact {
+            change(manifest);
+        }
+        Some(fact)
+    });
+}
+
+fn receipts(run: &mut Run, arm: &str, change: impl Fn(u32, &mut ReceiptFact)) {
+    run.since(arm, "before").map(|rank, mut fact| {
+        if let Fact::Receipt(receipt) = &mut fact {
+            change(rank.tp, receipt);
+        }
+        Some(fact)
+    });
+}
+
+#[test]
+fn a_required_source_that_was_never_delivered_is_missing() {
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| manifest.delivered.retain(|name| name != NORM));
+    assert_eq!(run.found(), [one(Code::SourceMissing, NORM, &[0])]);
+    let finding = run.judge().findings.remove(0);
+    assert_eq!(finding.events[0].text, "scope from caller");
+}
+
+#[test]
+fn what_may_be_absent_or_is_kept_may_be_delivered_or_not() {
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| {
+        manifest.explicitly_preserved.push("rope.kept".to_owned());
+    });
+    assert_silent(&run);
+    manifest(&mut run, "names", |manifest| {
+        manifest.delivered.extend(["rope.kept".to_owned(), "rope.inv_freq".to_owned()]);
+    });
+    assert_silent(&run);
+}
+
+#[test]
+fn a_source_that_nothing_expects_is_unexpected() {
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| manifest.delivered.push("extra.weight".to_owned()));
+    assert_eq!(run.found(), [one(Code::SourceUnexpected, "extra.weight", &[0])]);
+}
+
+#[test]
+fn one_missing_and_one_unexpected_do_not_cancel_out() {
+    let mut run = correct();
+    manifest(&mut run, "warm", |manifest| {
+        let norm = manifest.delivered.iter_mut().find(|name| *name == NORM).unwrap();
+        *norm = "norm.weights".to_owned();
+    });
+    let wanted =
+        [one(Code::SourceMissing, NORM, &[0]), one(Code::SourceUnexpected, "norm.weights", &[0])];
+    assert_eq!(run.found(), wanted);
+}
+
+#[test]
+fn a_source_that_no_rank_took_is_unrouted() {
+    let mut run = correct_at(2);
+    receipts(&mut run, "names", |_, receipt| receipt.unrouted.push(UP.to_owned()));
+    assert_eq!(run.found(), [one(Code::SourceUnrouted, UP, &[0])]);
+    assert!(run.judge().findings[0].why.contains("the delivery of arm `names`"));
+}
+
+#[test]
+fn a_source_that_some_rank_took_or_that_may_be_left_out_is_routed() {
+    let mut run = correct_at(2);
+    receipts(&mut run, "names", |rank, receipt| {
+        receipt.unrouted.extend((rank == 1).then(|| UP.to_owned()));
+        receipt.unrouted.push("rope.inv_freq".to_owned());
+    });
+    assert_silent(&run);
+}
+
+#[test]
+fn a_gap_in_the_account_of_an_unrouted_source_is_no_second_finding() {
+    let mut run = correct();
+    receipts(&mut run, "names", |_, receipt| receipt.unrouted.push(UP.to_owned()));
+    run.phase("names", "A>B")
+        .drop(|_, fact| matches!(fact, Fact::Application(fact) if fact.source == UP));
+    run.phase("names", "A>B").still_holds(GATE_UP, "A");
+    assert_eq!(run.found(), [one(Code::SourceUnrouted, UP, &[0])]);
+    let (status, reason) = room(&run.judge(), Room::Lifecycle);
+    assert_eq!(status, Status::Undecided);
+    assert!(reason.contains("see source-unrouted of `mlp.up.weight`"), "{reason}");
+}
+
+/// The other spelling of `sources` is taken in silence and written nowhere.
+fn swallowed(run: &mut Run) {
+    run.phase("names-1", "A>B-alt").still_holds(GATE_UP, "A");
+}
+
+#[test]
+fn another_spelling_that_is_swallowed_in_silence_is_unrouted() {
+    let mut run = correct();
+    swallowed(&mut run);
+    let wanted = [
+        one(Code::SourceUnrouted, "mlp.w1.weight", &[0]),
+        one(Code::SourceUnrouted, "mlp.w3.weight", &[0]),
+    ];
+    // Both names lead to the one slot, and neither reached it.
+    assert_eq!(run.found(), wanted);
+    assert!(run.judge().findings[0].why.contains("under its usual names reaches the slot"));
+}
+
+#[test]
+fn a_slot_that_is_wrong_under_its_usual_names_too_is_not_a_matter_of_names() {
+    let mut run = correct();
+    swallowed(&mut run);
+    run.phase("warm", "A>B").still_holds(GATE_UP, "A");
+    let wanted =
+        [one(Code::ApplicationMissing, GATE, &[0]), one(Code::ApplicationMissing, UP, &[0])];
+    assert_eq!(run.found(), wanted);
+}
+
+#[test]
+fn a_difference_under_the_usual_names_is_not_a_matter_of_names() {
+    let mut run = correct();
+    run.phase("names", "A>B").still_holds(NORM, "A");
+    assert_eq!(run.found(), [one(Code::ApplicationMissing, NORM, &[0])]);
+    // Nor is one of a source whose name is the usual one in the other spelling as well.
+    let mut run = correct();
+    run.phase("names-1", "A>B-alt").still_holds(NORM, "A");
+    assert_eq!(run.found(), [one(Code::ApplicationMissing, NORM, &[0])]);
+    // Nor is a slot that no source fills.
+    let mut run = correct();
+    run.phase("names-1", "A>B-alt").read(crate::support::model::ROPE, |_, read| {
+        read.content = Some(crate::support::model::content("garbage"));
+    });
+    assert_eq!(run.found(), [one(Code::StateLost, crate::support::model::ROPE, &[0])]);
+}
+
+#[test]
+fn each_delivery_must_show_its_sources_in_place() {
+    for (arm, phase) in [("names", "A>B"), ("names-1", "A>B-alt")] {
+        let mut run = correct();
+        run.phase(arm, phase).drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
+        let reason = format!("arm `{arm}` put no source of `{phase}` in place");
+        assert_undecided(&run, Room::Names, &reason);
+    }
+    let mut run = correct();
+    for (arm, phase) in [("names", "A>B"), ("names-1", "A>B-alt")] {
+        run.phase(arm, "before").drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
+        run.phase(arm, phase).drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
+    }
+    assert_undecided(&run, Room::Names, "no source was read back under its name");
+}
+
+#[test]
+fn without_the_lane_names_are_not_covered() {
+    let run = correct().without_arm("names").without_arm("names-1");
+    assert_eq!(room(&run.judge(), Room::Names).0, Status::NotCovered);
+}
+
+#[test]
+fn checks_count_sources_in_place() {
+    let verdict = correct().judge();
+    let (_, proven) = room(&verdict, Room::Names);
+    assert_eq!(proven, "16 sources resolved to their slots and back, in 2 deliveries");
+    let mut run = correct();
+    run.phase("names", "A>B").map(|_, mut fact| {
+        if let Fact::SourceReadBack(read) = &mut fact {
+            read.digest = read.digest.filter(|_| read.source != NORM);
+        }
+        Some(fact)
+    });
+    assert_eq!(run.judge().categories[5].checks, 15);
+}
