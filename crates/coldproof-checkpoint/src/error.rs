@@ -127,6 +127,14 @@ pub enum Fault {
         /// The format's limit.
         max: u64,
     },
+    /// An index or a configuration of absurd length.
+    #[error("it has {bytes} bytes; at most {max} are read")]
+    FileTooLong {
+        /// Bytes of the file.
+        bytes: u64,
+        /// The most that are read.
+        max: u64,
+    },
     /// The header has another structure.
     #[error("malformed header: {reason}")]
     HeaderStructure {
@@ -208,7 +216,7 @@ pub enum Fault {
     /// The file is not the one whose header was read.
     #[error("it changed while it was read ({what})")]
     Changed {
-        /// What differs: it is gone, device, inode, length or time of modification.
+        /// What differs: it is gone, device, inode, length, time of modification or of change.
         what: &'static str,
     },
     /// A range beyond the tensor.
@@ -334,6 +342,7 @@ impl Fault {
             Self::Config(_) => "config",
             Self::HeaderTruncated { .. } => "header-truncated",
             Self::HeaderTooLong { .. } => "header-too-long",
+            Self::FileTooLong { .. } => "file-too-long",
             Self::HeaderStructure { .. } => "header-structure",
             Self::DtypeUnknown { .. } => "dtype-unknown",
             Self::ShapeOverflow { .. } => "shape-overflow",
@@ -375,6 +384,7 @@ impl Fault {
             }
             Self::KeyInTwoShards { .. } => "remove one of the copies",
             Self::FileMissing => "copy it from the model",
+            Self::FileTooLong { .. } => "put the model's own file there",
             Self::Config(error) => error.mend(),
             Self::HeaderTruncated { .. } | Self::DataTruncated { .. } => "copy the file again",
             Self::DtypeUnknown { .. } => {

@@ -15,6 +15,7 @@ mod name_map;
 mod perturb;
 mod respell;
 mod sentinel;
+mod ties;
 
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
@@ -26,3 +27,4 @@ pub use name_map::{Accounting, Ambiguous, Mismatched, Missing, NameMap, Redundan
 pub use perturb::{UlpMove, perturb, perturb_apart, perturb_ulp};
 pub use respell::{respell, rules_in, rules_of, with_alias};
 pub use sentinel::{Origin, SentinelPlan, digit_of};
+pub use ties::{redundant_differs, ties_of};

@@ -2,17 +2,23 @@
 //!
 //! An element moves by about a thousandth of its tensor's scale (the root of its mean square);
 //! where that is lost in rounding, by one ulp. Finite elements stay finite; one that is not becomes
-//! the largest finite of its sign.
+//! the largest finite of its sign. Names that share a storage keep one content.
+
+use std::collections::BTreeMap;
 
 use camino::Utf8Path;
 use coldproof_contract::digest::content;
+use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::Dtype;
 use half::{bf16, f16};
 
+use crate::arch::TiedSource;
 use crate::companions::copy_companions;
 use crate::container::{Checkpoint, Layout, TensorRef, write_checkpoint};
 use crate::dtype::{Format, for_each, load, neighbours, store};
 use crate::error::{CheckpointError, Fault};
+use crate::respell::assemble;
+use crate::ties::content_name;
 
 /// How far an element moves, as a part of its tensor's scale, times 0.5 to 1.5.
 const RELATIVE_STEP: f64 = 1e-3;
@@ -30,46 +36,67 @@ pub struct UlpMove {
     pub after: u64,
 }
 
-/// Writes B: every element of `from`, moved. `out` must not exist or be empty.
+/// A checkpoint and the rules that its sources follow.
+type Side<'a> = (&'a Checkpoint, &'a [SourceRule]);
+
+/// Writes B: every element of `from`, moved. `out` must not exist or be empty. An alias of `ties`
+/// gets its target's bytes.
 ///
 /// # Errors
 /// A file that cannot be read or written, or a `from` that changed meanwhile.
-pub fn perturb(from: &Checkpoint, out: &Utf8Path, seed: u64) -> Result<(), CheckpointError> {
-    write_moved(from, out, |tensor| moved(tensor, tensor.read()?, None, seed))?;
-    from.verify_unchanged()
-}
-
-/// Writes P: every element of `b`, moved so that it differs from both `a` and `b`.
-///
-/// # Errors
-/// As [`perturb`]; two checkpoints that do not hold the same tensors; a tensor of BOOL.
-pub fn perturb_apart(
-    a: &Checkpoint,
-    b: &Checkpoint,
+pub fn perturb(
+    from: &Checkpoint,
+    ties: &[TiedSource],
     out: &Utf8Path,
     seed: u64,
 ) -> Result<(), CheckpointError> {
-    expect_same_tensors(a, b)?;
-    write_moved(b, out, |tensor| {
-        let twin = a.get(&tensor.name).map(TensorRef::read).transpose()?;
+    write_moved(from, ties, out, |tensor| moved(tensor, tensor.read()?, None, seed))?;
+    from.verify_unchanged()
+}
+
+/// Writes P in the spelling of `b`: every element of `b`, moved so that it differs from the same
+/// element of both `a` and `b`. The two may be spelled differently, each as its rules say, and an
+/// alias of `ties` may be in one of them alone.
+///
+/// # Errors
+/// As [`perturb`]; two checkpoints that do not fill the same slots; a tensor of BOOL.
+pub fn perturb_apart(
+    a: Side<'_>,
+    b: Side<'_>,
+    ties: &[TiedSource],
+    out: &Utf8Path,
+    seed: u64,
+) -> Result<(), CheckpointError> {
+    expect_same_content(a, b, ties)?;
+    expect_same_content(b, a, ties)?;
+    let rules = by_source(b.1);
+    write_moved(b.0, ties, out, |tensor| {
+        let twin = match (a.0.get(&tensor.name), rules.get(tensor.name.as_str())) {
+            (Some(same), _) => Some(same.read()?),
+            (None, Some(rule)) => Some(assemble(a.0, a.1, rule)?),
+            // What has neither was refused, or takes the content of its target.
+            (None, None) => None,
+        };
         moved(tensor, tensor.read()?, twin.as_deref(), seed)
     })?;
-    a.verify_unchanged()?;
-    b.verify_unchanged()
+    a.0.verify_unchanged()?;
+    b.0.verify_unchanged()
 }
 
 /// Writes `from` again with one element of one tensor moved by one ulp, and says which. Takes a
-/// finite element that is not zero, where there is one.
+/// finite element that is not zero, where there is one. An alias of `ties` follows its target.
 ///
 /// # Errors
 /// As [`perturb`]; a checkpoint without elements.
 pub fn perturb_ulp(
     from: &Checkpoint,
+    ties: &[TiedSource],
     out: &Utf8Path,
     seed: u64,
 ) -> Result<UlpMove, CheckpointError> {
+    let own = |tensor: &&TensorRef| content_name(from, ties, &tensor.name) == tensor.name;
     let movable: Vec<&TensorRef> =
-        from.tensors().values().filter(|tensor| tensor.bytes > 0).collect();
+        from.tensors().values().filter(|tensor| tensor.bytes > 0).filter(own).collect();
     let count = movable.len() as u64;
     if count == 0 {
         return Err(CheckpointError::file(from.directory(), Fault::NothingToChange));
@@ -95,7 +122,7 @@ pub fn perturb_ulp(
     let before = at(element);
     let away = random.at(2) & 1 == 0;
     let after = neighbours(chosen.dtype, before, away).first().copied().unwrap_or(before);
-    write_moved(from, out, |tensor| {
+    write_moved(from, ties, out, |tensor| {
         let mut bytes = tensor.read()?;
         if tensor.name == chosen.name
             && let Some(slot) = bytes.chunks_exact_mut(width).nth(element as usize)
@@ -185,35 +212,55 @@ fn pattern(dtype: Dtype, value: f64) -> Option<u64> {
     Format::of(dtype).filter(|format| format.is_finite(bits)).map(|_| bits)
 }
 
-fn expect_same_tensors(a: &Checkpoint, b: &Checkpoint) -> Result<(), CheckpointError> {
-    for (here, there) in [(a, b), (b, a)] {
-        for tensor in here.tensors().values() {
-            let what = match there.get(&tensor.name) {
-                None => format!("`{}` does not hold it", there.directory()),
-                Some(other) if (other.dtype, &other.shape) != (tensor.dtype, &tensor.shape) => {
-                    format!(
-                        "{} {:?} and {} {:?}",
-                        tensor.dtype, tensor.shape, other.dtype, other.shape
-                    )
-                }
-                Some(_) => continue,
-            };
-            return Err(tensor.fault(Fault::PairDiffers { what }));
-        }
+/// Every tensor of `here` must have its elements in `there`: under its name, in another spelling of
+/// its slot, or, for an alias, under its target's name.
+fn expect_same_content(
+    here: Side<'_>,
+    there: Side<'_>,
+    ties: &[TiedSource],
+) -> Result<(), CheckpointError> {
+    let rules = by_source(here.1);
+    for tensor in here.0.tensors().values() {
+        let what = match (there.0.get(&tensor.name), rules.get(tensor.name.as_str())) {
+            (Some(other), _) if (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape) => {
+                continue;
+            }
+            (Some(other), _) => {
+                format!("{} {:?} and {} {:?}", tensor.dtype, tensor.shape, other.dtype, other.shape)
+            }
+            (None, Some(rule)) if fills(there, rule) => continue,
+            (None, None) if content_name(here.0, ties, &tensor.name) != tensor.name => continue,
+            (None, _) => format!("`{}` does not hold it", there.0.directory()),
+        };
+        return Err(tensor.fault(Fault::PairDiffers { what }));
     }
     Ok(())
 }
 
-/// Writes a checkpoint with the files of `from` and other bytes, and its companions.
+fn by_source(rules: &[SourceRule]) -> BTreeMap<&str, &SourceRule> {
+    rules.iter().map(|rule| (rule.source.as_str(), rule)).collect()
+}
+
+/// Whether sources of this checkpoint fill the whole slot of `rule`.
+fn fills(there: Side<'_>, rule: &SourceRule) -> bool {
+    let mut sources = there.1.iter().filter(|other| other.slot == rule.slot).peekable();
+    sources.peek().is_some() && sources.all(|other| there.0.get(&other.source).is_some())
+}
+
+/// Writes a checkpoint with the files of `from` and other bytes, and its companions. An alias gets
+/// what `bytes` makes of its target.
 fn write_moved(
     from: &Checkpoint,
+    ties: &[TiedSource],
     out: &Utf8Path,
     mut bytes: impl FnMut(&TensorRef) -> Result<Vec<u8>, CheckpointError>,
 ) -> Result<(), CheckpointError> {
-    write_checkpoint(out, &Layout::like(from), |spec| match from.get(&spec.name) {
-        Some(tensor) => bytes(tensor),
-        // The layout was made from the same checkpoint.
-        None => Ok(Vec::new()),
+    write_checkpoint(out, &Layout::like(from), |spec| {
+        match from.get(content_name(from, ties, &spec.name)) {
+            Some(tensor) => bytes(tensor),
+            // The layout was made from the same checkpoint.
+            None => Ok(Vec::new()),
+        }
     })?;
     copy_companions(from.directory(), out)
 }

@@ -88,8 +88,9 @@ pub fn with_alias(
     from.verify_unchanged()
 }
 
-/// The bytes of one source, taken out of the slot that other sources fill.
-fn assemble(
+/// The bytes of one source, taken out of the slot that other sources fill. `wanted` need not be
+/// among them: its rule alone says where its elements lie.
+pub(crate) fn assemble(
     from: &Checkpoint,
     rules: &[SourceRule],
     wanted: &SourceRule,
@@ -98,48 +99,29 @@ fn assemble(
     let place = |rule: &SourceRule| {
         rule.pieces(Topology::SINGLE, Rank::default()).map_err(|_| misfit(from, &rule.source))
     };
-    let (_, shape) = place(wanted)?;
+    let (pieces, shape) = place(wanted)?;
     let elements = shape.iter().product::<u64>();
     let mut slot =
         vec![0; usize::try_from(elements * size).map_err(|_| misfit(from, &wanted.source))?];
     for rule in rules.iter().filter(|rule| rule.slot == wanted.slot) {
-        let bytes = from.get(&rule.source).ok_or_else(|| misfit(from, &rule.source))?.read()?;
-        for piece in place(rule)?.0 {
-            let rows = rows(&piece.source_fragment, &rule.shape, &piece.slot_fragment, &shape);
-            copy(&bytes, &mut slot, rows.iter().map(|&(s, d, n)| (s, d, n)), size);
+        let source = from.get(&rule.source).ok_or_else(|| misfit(from, &rule.source))?;
+        let (own, own_shape) = place(rule)?;
+        if (source.dtype, &source.shape, &own_shape) != (wanted.dtype, &rule.shape, &shape) {
+            return Err(misfit(from, &rule.source));
+        }
+        let bytes = source.read()?;
+        for piece in own {
+            let runs = piece.runs(&rule.shape, &shape);
+            copy(&bytes, &mut slot, runs.into_iter(), size);
         }
     }
     let length = wanted.shape.iter().product::<u64>() * size;
     let mut out = vec![0; usize::try_from(length).map_err(|_| misfit(from, &wanted.source))?];
-    for piece in place(wanted)?.0 {
-        let rows = rows(&piece.source_fragment, &wanted.shape, &piece.slot_fragment, &shape);
-        copy(&slot, &mut out, rows.iter().map(|&(s, d, n)| (d, s, n)), size);
+    for piece in pieces {
+        let runs = piece.runs(&wanted.shape, &shape);
+        copy(&slot, &mut out, runs.into_iter().map(|(source, at, n)| (at, source, n)), size);
     }
     Ok(out)
-}
-
-/// (first element of the source, first element of the slot, elements) of each common run.
-fn rows(
-    source: &coldproof_contract::words::Fragment,
-    source_shape: &[u64],
-    slot: &coldproof_contract::words::Fragment,
-    slot_shape: &[u64],
-) -> Vec<(u64, u64, u64)> {
-    let mut left = Vec::new();
-    source.for_each_row(source_shape, |start, length| left.push((start, length)));
-    let mut left = left.into_iter();
-    let mut open = left.next();
-    let mut runs = Vec::new();
-    slot.for_each_row(slot_shape, |mut at, mut wanted| {
-        while let (Some((start, length)), true) = (open, wanted > 0) {
-            let run = length.min(wanted);
-            runs.push((start, at, run));
-            at += run;
-            wanted -= run;
-            open = if length > run { Some((start + run, length - run)) } else { left.next() };
-        }
-    });
-    runs
 }
 
 fn copy(from: &[u8], to: &mut [u8], runs: impl Iterator<Item = (u64, u64, u64)>, size: u64) {

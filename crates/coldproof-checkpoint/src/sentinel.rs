@@ -9,10 +9,12 @@
 use camino::Utf8Path;
 use coldproof_contract::words::Dtype;
 
+use crate::arch::TiedSource;
 use crate::companions::copy_companions;
 use crate::container::{Checkpoint, Layout, TensorSpec, bytes_of, prepare, write_checkpoint};
 use crate::dtype::{Format, for_each, load};
 use crate::error::{CheckpointError, Fault};
+use crate::ties::content_name;
 
 /// Where an element came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,23 +153,29 @@ impl SentinelPlan {
         (0..count).map(|_| one()).collect()
     }
 
-    /// Writes the checkpoints to `out/0`, `out/1`, …, each with the files of `from`.
+    /// Writes the checkpoints to `out/0`, `out/1`, …, each with the files of `from`. An alias of
+    /// `ties` carries its target's digits, since both fill one storage; its own identities are in
+    /// no checkpoint.
     ///
     /// # Errors
     /// A file that cannot be read or written, or an `out` that holds something.
-    pub fn write(&self, from: &Checkpoint, out: &Utf8Path) -> Result<(), CheckpointError> {
+    pub fn write(
+        &self,
+        from: &Checkpoint,
+        ties: &[TiedSource],
+        out: &Utf8Path,
+    ) -> Result<(), CheckpointError> {
         // Digits left from another plan would decode to nothing, or worse.
         prepare(out)?;
         for digit in 0..self.digits {
             let directory = out.join(digit.to_string());
             write_checkpoint(&directory, &Layout::like(from), |spec| {
-                self.index_of(&spec.name).and_then(|source| self.tensor(source, digit)).ok_or_else(
-                    || {
-                        let what = "the plan has no such source".to_owned();
-                        let fault = Fault::PairDiffers { what };
-                        CheckpointError::tensor(from.directory(), &spec.name, fault)
-                    },
-                )
+                let source = self.index_of(content_name(from, ties, &spec.name));
+                source.and_then(|source| self.tensor(source, digit)).ok_or_else(|| {
+                    let what = "the plan has no such source".to_owned();
+                    let fault = Fault::PairDiffers { what };
+                    CheckpointError::tensor(from.directory(), &spec.name, fault)
+                })
             })?;
             copy_companions(from.directory(), &directory)?;
         }

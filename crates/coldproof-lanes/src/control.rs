@@ -1,7 +1,7 @@
 //! Positive control: change one live slot in place, replay, and see whether the replay shows it
 //! (R68). A replay that shows nothing proves nothing about that slot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_contract::digest;
 use coldproof_contract::evidence::{ControlFact, Fact, SlotFact};
@@ -11,7 +11,7 @@ use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineUnderTest, GenerateRequest, Output, Reply};
 use crate::session::Slots;
 
-/// Up to this many slots of the first rank, each is controlled; beyond, one of each kind of layer.
+/// Up to this many slots of a rank, each is controlled; beyond, one of each kind of layer.
 const EACH_MAX: usize = 96;
 
 /// One thing to change.
@@ -23,7 +23,7 @@ struct Target<'s> {
     dtype: Dtype,
 }
 
-/// Runs the control on every slot of the first rank that a forward should read.
+/// Runs the control on every slot of every rank that a forward should read.
 ///
 /// # Errors
 /// As [`Driver::step`].
@@ -114,17 +114,19 @@ fn double(bits: u32) -> u32 {
 }
 
 fn targets(slots: &Slots) -> Vec<Target<'_>> {
-    let read = slots.iter().filter(|((rank, _), slot)| {
-        *rank == Rank::default()
-            && matches!(slot.slot_kind, SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived)
-    });
-    let read: Vec<_> = read.collect();
-    let each = read.len() <= EACH_MAX;
-    let mut shapes = BTreeSet::new();
-    read.into_iter()
-        .filter(|((_, name), _)| each || shapes.insert(without_numbers(&name.0)))
-        .flat_map(|((rank, _), slot)| parts(*rank, slot))
-        .collect()
+    let read = |kind| matches!(kind, SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived);
+    let mut by_rank: BTreeMap<Rank, Vec<&SlotFact>> = BTreeMap::new();
+    for ((rank, _), slot) in slots.iter().filter(|(_, slot)| read(slot.slot_kind)) {
+        by_rank.entry(*rank).or_default().push(slot);
+    }
+    let mut targets = Vec::new();
+    for (rank, slots) in by_rank {
+        let each = slots.len() <= EACH_MAX;
+        let mut kinds = BTreeSet::new();
+        let chosen = slots.into_iter().filter(|s| each || kinds.insert(without_numbers(&s.slot.0)));
+        targets.extend(chosen.flat_map(|slot| parts(rank, slot)));
+    }
+    targets
 }
 
 /// `model.layers.17.mlp` and `model.layers.3.mlp` are one kind.

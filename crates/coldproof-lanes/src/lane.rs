@@ -13,6 +13,8 @@ use crate::recorder::Recorder;
 
 /// The arm that is a cold load of the new checkpoint.
 pub const COLD: &str = "cold-b";
+/// The same at the topology of the routing lane, where that is another one.
+pub const COLD_ROUTING: &str = "cold-b-routing";
 
 /// Everything that a lane works with.
 pub struct Lane<'a, 'p> {
@@ -33,7 +35,7 @@ impl<'p> Lane<'_, 'p> {
         header: ArmHeader,
         plan: impl FnOnce(&Inputs, &mut Driver<'_, 'p>) -> ArmResult<()>,
     ) {
-        let cold = header.arm == COLD;
+        let cold = header.arm == COLD || header.arm == COLD_ROUTING;
         let spec = self.spec(header.topology, cold);
         let started = match cold {
             true => self.factory.start_cold(&spec),

@@ -5,7 +5,8 @@ use coldproof_contract::evidence::LaneName;
 use crate::lane::Lane;
 use crate::session::{Order, capture, load, look, update};
 
-/// A>B under the usual names, then B again under each other spelling, from a fresh A each time.
+/// P>B under the usual names, then under each other spelling, from a fresh P each time: P differs
+/// from B in every element, so that a name that leads nowhere leaves bytes that are wrong.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let usual = std::iter::once(("names", None));
     let other = lane.inputs.spellings.iter().map(|delivery| ("names", Some(delivery.clone())));
@@ -14,11 +15,11 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         let arm = if index == 0 { stem.to_owned() } else { format!("{stem}-{index}") };
         let header = lane.against_cold(&arm, LaneName::Names);
         lane.arm(header, |inputs, driver| {
-            load(driver, &inputs.from)?;
+            load(driver, &inputs.changed)?;
             capture(driver)?;
             look(driver, &inputs.rules, inputs.topology)?;
             let delivery = spelling.as_ref().unwrap_or(&inputs.to);
-            update(driver, &inputs.from.label, delivery, None, Order::File)?;
+            update(driver, &inputs.changed.label, delivery, None, Order::File)?;
             look(driver, &inputs.rules, inputs.topology)?;
             Ok(())
         });

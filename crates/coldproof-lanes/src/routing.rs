@@ -12,7 +12,7 @@ use coldproof_contract::words::{
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineUnderTest, Reply};
 use crate::inputs::Inputs;
-use crate::lane::Lane;
+use crate::lane::{COLD, COLD_ROUTING, Lane};
 use crate::origins::compress;
 use crate::read_back::{indices, unpack};
 use crate::session::{Order, Slots, load, look, permutation_range, slots_of, update};
@@ -20,17 +20,27 @@ use crate::session::{Order, Slots, load, look, permutation_range, slots_of, upda
 /// The bytes of every slot in logical order, once for each sentinel checkpoint.
 type Loads = BTreeMap<(Rank, SlotName), (Dtype, Vec<Vec<u8>>)>;
 
-/// Loads A, then every sentinel as an update, then B.
+/// Loads A, then every sentinel as an update, then B, which is compared with a cold load of it at
+/// the same topology.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
-    let header = ArmHeader {
-        arm: "routing".to_owned(),
+    let topology = lane.inputs.routing_topology;
+    let header = |arm: &str, against: Option<&str>| ArmHeader {
+        arm: arm.to_owned(),
         lane: LaneName::Routing,
-        topology: lane.inputs.routing_topology,
-        against: None,
+        topology,
+        against: against.map(str::to_owned),
     };
+    let same = topology == lane.inputs.topology && lane.arms.iter().any(|arm| arm.arm == COLD);
+    let cold = if same { COLD } else { COLD_ROUTING };
+    if !same {
+        lane.arm(header(cold, None), |inputs, driver| {
+            load(driver, &inputs.to)?;
+            look(driver, &inputs.rules, topology).map(drop)
+        });
+    }
+    let header = header("routing", Some(cold));
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.from)?;
-        let topology = inputs.routing_topology;
         let mut at = &inputs.from.label;
         let mut loads = Loads::new();
         for sentinel in &inputs.sentinels {

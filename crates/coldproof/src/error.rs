@@ -50,10 +50,12 @@ impl Failure {
     /// An output file or folder that cannot be written.
     #[must_use]
     pub fn output(path: impl Into<String>, error: &std::io::Error) -> Self {
+        let path = path.into();
+        let message = format!("cannot write `{path}`: {error}");
         Self::new(
             "output",
             path,
-            format!("cannot write the output: {error}"),
+            message,
             "free space or choose another folder; what was there before is unchanged",
         )
     }

@@ -7,11 +7,11 @@ use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::arch::{Catalogue, ModelConfig, SpellingName};
 use coldproof_checkpoint::{
     Accounting, Checkpoint, CheckpointError, SentinelPlan, digest_checkpoint, perturb_apart,
-    respell, rules_in, rules_of, with_alias,
+    redundant_differs, respell, rules_in, rules_of, with_alias,
 };
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::{Placement, SourceRule};
-use coldproof_contract::words::{CheckpointLabel, Topology};
+use coldproof_contract::words::{CheckpointLabel, Dtype, Topology};
 use coldproof_lanes::inputs::{Delivery, Inputs};
 use coldproof_lanes::requests::Requests;
 
@@ -23,6 +23,9 @@ use crate::settings::ProveSettings;
 mod faults;
 mod pair;
 mod topology;
+
+/// The fewest positions that the fixed requests fit in.
+const POSITIONS_MIN: u64 = 4;
 
 /// Models of up to this many parameters get a control of every slot with every token.
 const SMALL: u64 = 20_000_000;
@@ -66,15 +69,7 @@ struct Read {
 
 /// Makes the inputs of a run.
 pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared, Failure> {
-    let scratch = tempfile::Builder::new()
-        .prefix("coldproof-")
-        .tempdir()
-        .map_err(|error| Failure::output("the temporary folder", &error))?;
-    let made = Utf8PathBuf::from_path_buf(scratch.path().to_owned()).map_err(|path| {
-        let path = path.display().to_string();
-        Failure::new("output", path.clone(), format!("`{path}` is not UTF-8"), "set TMPDIR")
-    })?;
-    interrupt::remove_on_interrupt(&made);
+    let (scratch, made) = scratch()?;
     progress.say("reading checkpoints");
     let rows = faults::rows(&settings.faults)?;
     let family = faults::family(&rows)?;
@@ -84,24 +79,22 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     };
     let (from, to) = (read(&from)?, read(&to)?);
     same_model(&from, &to)?;
-    if let Some(family) = family.filter(|family| *family != to.model.family.model_type()) {
-        return Err(Failure::usage(
-            "--fault",
-            format!(
-                "the fault needs `{family}`, and the model is `{}`",
-                to.model.family.model_type()
-            ),
-            "leave --from and --to out, or give checkpoints of that family",
-        ));
-    }
-    let topology = topology::asked(&to.model, &to.rules, settings)?;
+    family_fits(family, &to.model)?;
     let least = faults::least_tp(&rows);
+    let topology = topology::asked(&to.model, &to.rules, settings, least)?;
     let mut notes = Vec::new();
     let routing_topology =
         topology::routing(&to.model, &to.rules, topology, settings, least, &mut notes);
     progress.say("making checkpoints that differ in every element");
     let changed = made.join("changed");
-    perturb_apart(&from.checkpoint, &to.checkpoint, &changed, settings.seed).map_err(failure)?;
+    perturb_apart(
+        (&from.checkpoint, &from.rules),
+        (&to.checkpoint, &to.rules),
+        &to.catalogue.tied,
+        &changed,
+        settings.seed,
+    )
+    .map_err(failure)?;
     let changed = read(&changed)?;
     let mut headers = Vec::new();
     let mut delivery = |label: &str, read: &Read| -> Result<Delivery, Failure> {
@@ -135,11 +128,38 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     Ok(Prepared { inputs, from: from.checkpoint, to: to.checkpoint, _scratch: scratch })
 }
 
+/// The folder of made checkpoints, removed at the end of the run however it ends.
+fn scratch() -> Result<(tempfile::TempDir, Utf8PathBuf), Failure> {
+    let scratch = tempfile::Builder::new()
+        .prefix("coldproof-")
+        .tempdir()
+        .map_err(|error| Failure::output("the temporary folder", &error))?;
+    let made = Utf8PathBuf::from_path_buf(scratch.path().to_owned()).map_err(|path| {
+        let path = path.display().to_string();
+        Failure::new("output", path.clone(), format!("`{path}` is not UTF-8"), "set TMPDIR")
+    })?;
+    interrupt::remove_on_interrupt(&made);
+    Ok((scratch, made))
+}
+
+fn family_fits(needed: Option<&str>, model: &ModelConfig) -> Result<(), Failure> {
+    let found = model.family.model_type();
+    match needed.filter(|needed| *needed != found) {
+        None => Ok(()),
+        Some(needed) => Err(Failure::usage(
+            "--fault",
+            format!("the fault needs `{needed}`, and the model is `{found}`"),
+            "leave --from and --to out, or give checkpoints of that family",
+        )),
+    }
+}
+
 /// Reads one checkpoint and accounts for its names: what cannot be loaded cold has no cold load to
 /// be compared with.
 fn read(folder: &Utf8Path) -> Result<Read, Failure> {
     let checkpoint = Checkpoint::open(folder).map_err(failure)?;
     let model = ModelConfig::read(folder).map_err(failure)?;
+    computable(folder, &model)?;
     let catalogue = Catalogue::of(&model);
     let accounting = Accounting::of(&catalogue, checkpoint.tensors().values());
     if let Some((object, text)) = first_trouble(&accounting) {
@@ -150,8 +170,37 @@ fn read(folder: &Utf8Path) -> Result<Read, Failure> {
             format!("`coldproof keys {folder}` lists all of it"),
         ));
     }
+    let differing = redundant_differs(&checkpoint, &accounting).map_err(failure)?;
+    if let Some(alias) = differing.first() {
+        return Err(Failure::new(
+            "names",
+            alias.source.as_str(),
+            format!(
+                "`{folder}`: `{}` and `{}` are one tensor in this model, and their bytes differ",
+                alias.source, alias.target
+            ),
+            "leave the alias out, or set tie_word_embeddings to false",
+        ));
+    }
     let rules = rules_of(&catalogue, &checkpoint);
     Ok(Read { checkpoint, rules, catalogue, model })
+}
+
+/// What the embedded engine can compute.
+fn computable(folder: &Utf8Path, model: &ModelConfig) -> Result<(), Failure> {
+    let refused = |field: &str, text: String, hint: &str| {
+        Err(Failure::new("model", field, format!("`{folder}`: {text}"), hint))
+    };
+    if model.dtype != Dtype::Bf16 {
+        let text =
+            format!("the model is {} and the embedded engine computes from BF16", model.dtype);
+        return refused("dtype", text, "convert the checkpoint to bfloat16");
+    }
+    if model.max_positions < POSITIONS_MIN {
+        let text = format!("{} positions are too few for any request", model.max_positions);
+        return refused("max_position_embeddings", text, "the smallest is 4");
+    }
+    Ok(())
 }
 
 fn first_trouble(accounting: &Accounting) -> Option<(String, String)> {
@@ -252,7 +301,7 @@ fn sentinels(
     }
     let plan = SentinelPlan::of(&to.checkpoint).map_err(failure)?;
     let folder = made.join("sentinels");
-    plan.write(&to.checkpoint, &folder).map_err(failure)?;
+    plan.write(&to.checkpoint, &to.catalogue.tied, &folder).map_err(failure)?;
     let deliveries = (0..plan.digits()).map(|digit| {
         let read = read(&folder.join(digit.to_string()))?;
         Ok(deliver(&format!("S{digit}"), &read, &[]))

@@ -6,7 +6,7 @@ use coldproof_contract::words::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::container::read_small;
+use crate::container::{CONFIG_NAME, read_small};
 use crate::error::{CheckpointError, Fault};
 use crate::json;
 
@@ -66,16 +66,22 @@ pub struct Moe {
 
 /// The most parameters a model may have; products of sizes stay far below 2^64.
 const PARAMETERS_MAX: u128 = 1 << 44;
+/// The most bytes of a rotary table, which an engine allocates whatever the checkpoint holds.
+const ROTARY_BYTES_MAX: u128 = 1 << 30;
 /// The most sources a catalogue may list.
 const SOURCES_MAX: u128 = 1 << 20;
 
 impl ModelConfig {
-    /// Reads `config.json` in the directory of a checkpoint.
+    /// Reads `config.json` in the directory of a checkpoint. Read after [`Checkpoint::open`], it is
+    /// among the files of [`Checkpoint::verify_unchanged`].
+    ///
+    /// [`Checkpoint::open`]: crate::Checkpoint::open
+    /// [`Checkpoint::verify_unchanged`]: crate::Checkpoint::verify_unchanged
     ///
     /// # Errors
     /// A file that cannot be read, and all errors of [`ModelConfig::parse`].
     pub fn read(directory: &Utf8Path) -> Result<Self, CheckpointError> {
-        let path = directory.join("config.json");
+        let path = directory.join(CONFIG_NAME);
         let (text, _) = read_small(&path)?;
         Self::parse(&text).map_err(|error| CheckpointError::file(&path, Fault::Config(error)))
     }
@@ -157,13 +163,20 @@ impl ModelConfig {
         let rows = attention + 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
         let largest = rows * wide(self.layers) + 2 * wide(self.vocab_size);
         let parameters = largest * wide(self.hidden_size);
-        let table = wide(self.max_positions) * wide(self.head_dim);
-        if parameters > PARAMETERS_MAX || table > PARAMETERS_MAX {
-            let reason = format!(
-                "the sizes together give {} elements, above {PARAMETERS_MAX}",
-                parameters.max(table)
-            );
+        if parameters > PARAMETERS_MAX {
+            let reason =
+                format!("the sizes together give {parameters} elements, above {PARAMETERS_MAX}");
             return size("hidden_size", self.hidden_size, reason);
+        }
+        // F32, cosines and sines.
+        let table = wide(self.max_positions) * wide(self.head_dim) * 4;
+        if table > ROTARY_BYTES_MAX {
+            let reason = format!(
+                "its rotary table would take {table} bytes at a head_dim of {}, above \
+                 {ROTARY_BYTES_MAX}; a smaller max_position_embeddings is needed",
+                self.head_dim
+            );
+            return size("max_position_embeddings", self.max_positions, reason);
         }
         Ok(())
     }

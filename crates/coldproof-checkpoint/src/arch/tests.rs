@@ -159,12 +159,27 @@ fn absurd_sizes_are_errors() {
         (json!({"hidden_size": big, "vocab_size": big}), "the sizes together give"),
         (json!({"num_attention_heads": big, "head_dim": big}), "the sizes together give"),
         (json!({"moe_intermediate_size": big, "hidden_size": big}), "the sizes together give"),
-        (json!({"max_position_embeddings": big, "head_dim": 1 << 20}), "the sizes together give"),
+        (json!({"max_position_embeddings": big, "head_dim": 1 << 20}), "its rotary table would"),
     ];
     for (fields, part) in cases {
         let message = refused("qwen3_moe", fields.clone());
         assert!(message.contains(part), "{fields}: {message}");
     }
+}
+
+#[test]
+fn a_rotary_table_of_a_gibibyte_is_the_largest() {
+    let positions = |count: u64| json!({"max_position_embeddings": count});
+    assert_eq!(
+        refused("llama", positions(1 << 28)),
+        "the field `max_position_embeddings` is 268435456: its rotary table would take \
+         34359738368 bytes at a head_dim of 32, above 1073741824; a smaller \
+         max_position_embeddings is needed"
+    );
+    // Of 32 F32 each.
+    let most = (1 << 30) / 128;
+    assert!(refused("llama", positions(most + 1)).contains("its rotary table"));
+    assert_eq!(with("llama", positions(most)).unwrap().max_positions, most);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use super::tensor::TensorRef;
 
 /// File name of a checkpoint in one file.
 pub(super) const SINGLE_NAME: &str = "model.safetensors";
+/// File name of the model's configuration.
+pub(crate) const CONFIG_NAME: &str = "config.json";
 
 /// A checkpoint whose headers were read and found sound. Its data was not read.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Checkpoint {
     /// By file name.
     files: BTreeMap<String, FileIdentity>,
     index: Option<FileIdentity>,
+    /// The configuration beside the weights, which says what they mean.
+    config: Option<FileIdentity>,
     tensors: BTreeMap<String, TensorRef>,
 }
 
@@ -34,6 +38,9 @@ impl Checkpoint {
     /// The first fault, in the order directory, index, shards by name, tensors.
     pub fn open(directory: &Utf8Path) -> Result<Self, CheckpointError> {
         let present = list(directory)?;
+        // Its content is not read here: a checkpoint without one, or with another, opens.
+        let config = std::fs::metadata(directory.join(CONFIG_NAME)).ok();
+        let config = config.map(|metadata| FileIdentity::of(&metadata));
         let index_path = directory.join(INDEX_NAME);
         let indexed = present.contains(INDEX_NAME);
         let weights: BTreeSet<&str> = present
@@ -66,7 +73,7 @@ impl Checkpoint {
         if let Some(map) = &map {
             reconcile(directory, &index_path, map, &tensors)?;
         }
-        Ok(Self { directory: directory.to_owned(), files, index, tensors })
+        Ok(Self { directory: directory.to_owned(), files, index, config, tensors })
     }
 
     /// The directory.
@@ -107,15 +114,18 @@ impl Checkpoint {
         tensors
     }
 
-    /// Whether the files are still those whose headers were read (device, inode, length, time of
-    /// modification). To be asked after the last read: bytes of a changed file prove nothing.
+    /// Whether the files, and the `config.json` that lay beside them, are still those that were
+    /// there when it was opened (device, inode, length, times of modification and of change). To be
+    /// asked after the last read: bytes of a changed file prove nothing. A hard link made meanwhile
+    /// counts as a change.
     ///
     /// # Errors
     /// The first file that changed.
     pub fn verify_unchanged(&self) -> Result<(), CheckpointError> {
         let index = self.index.iter().map(|identity| (INDEX_NAME, identity));
         let shards = self.files.iter().map(|(name, identity)| (name.as_str(), identity));
-        for (name, identity) in index.chain(shards) {
+        let config = self.config.iter().map(|identity| (CONFIG_NAME, identity));
+        for (name, identity) in config.chain(index).chain(shards) {
             identity.verify(&self.directory.join(name))?;
         }
         Ok(())
@@ -195,12 +205,12 @@ fn open_regular(path: &Utf8Path) -> Result<(File, FileIdentity), CheckpointError
     Ok((file, identity))
 }
 
-/// Reads a JSON file of at most the format's limit on headers.
+/// Reads a JSON file beside the weights, of at most as many bytes as a header.
 pub(crate) fn read_small(path: &Utf8Path) -> Result<(Vec<u8>, FileIdentity), CheckpointError> {
     let (file, identity) = open_regular(path)?;
     let bytes = identity.bytes();
     if bytes > HEADER_MAX {
-        let fault = Fault::HeaderTooLong { bytes, max: HEADER_MAX };
+        let fault = Fault::FileTooLong { bytes, max: HEADER_MAX };
         return Err(CheckpointError::file(path, fault));
     }
     // At most `HEADER_MAX`.

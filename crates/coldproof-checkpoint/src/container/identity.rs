@@ -8,6 +8,9 @@ use camino::Utf8Path;
 use crate::error::{CheckpointError, Fault};
 
 /// What a rewrite of a file changes: at least one of these.
+///
+/// The time of change cannot be set back, as that of modification can. It also moves with a hard
+/// link, a mode or an owner: a file that gets one meanwhile counts as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     device: u64,
@@ -15,6 +18,8 @@ pub struct FileIdentity {
     bytes: u64,
     /// Seconds and nanoseconds.
     modified: (i64, i64),
+    /// Seconds and nanoseconds, of content or attributes.
+    changed: (i64, i64),
 }
 
 impl FileIdentity {
@@ -24,6 +29,7 @@ impl FileIdentity {
             inode: metadata.ino(),
             bytes: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
     }
 
@@ -46,8 +52,10 @@ impl FileIdentity {
                     "its length"
                 } else if (now.device, now.inode) != (self.device, self.inode) {
                     "another file took its place"
-                } else {
+                } else if now.modified != self.modified {
                     "its time of modification"
+                } else {
+                    "its time of change: it was rewritten, linked, or got another mode or owner"
                 }
             }
         };

@@ -1,6 +1,10 @@
 //! Every fault of a checkpoint has its own name and one clear line; its sound twin opens.
 
+use std::os::unix::fs::MetadataExt;
+
+use camino::Utf8Path;
 use coldproof_checkpoint::Checkpoint;
+use coldproof_checkpoint::arch::ModelConfig;
 
 use crate::support::{Scratch, entry, file};
 
@@ -365,4 +369,77 @@ fn files_that_change_while_they_are_read() {
     assert!(changed(&checkpoint).contains("its length"));
     std::fs::remove_file(scratch.path().join("1.safetensors")).unwrap();
     assert!(changed(&checkpoint).contains("it is gone"));
+}
+
+/// Writes a file in place and sets its time of modification back.
+fn rewrite_in_secret(path: &Utf8Path, bytes: &[u8]) {
+    let before = std::fs::metadata(path).unwrap();
+    loop {
+        std::fs::write(path, bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(before.modified().unwrap()).unwrap();
+        let now = std::fs::metadata(path).unwrap();
+        assert_eq!(now.modified().unwrap(), before.modified().unwrap());
+        // Clocks of file systems are coarse.
+        if (now.ctime(), now.ctime_nsec()) != (before.ctime(), before.ctime_nsec()) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_rewrite_with_the_old_time_of_modification_is_seen() {
+    let scratch = Scratch::new();
+    let path = scratch.put(SINGLE, &sound("a")).path().join(SINGLE);
+    let checkpoint = Checkpoint::open(scratch.path()).unwrap();
+    checkpoint.get("a").unwrap().read().unwrap();
+    checkpoint.verify_unchanged().unwrap();
+    rewrite_in_secret(&path, &sound("b"));
+    let error = checkpoint.verify_unchanged().unwrap_err();
+    assert_eq!(
+        scratch.relative(&error.to_string()),
+        "`model.safetensors`: it changed while it was read (its time of change: it was rewritten, \
+         linked, or got another mode or owner); wait until its writer is done, then start again"
+    );
+}
+
+#[test]
+fn a_configuration_that_changes_is_seen_like_weights() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("config.json");
+    scratch.put(SINGLE, &sound("a")).put("config.json", b"{}").put("notes.txt", b"");
+    let checkpoint = Checkpoint::open(scratch.path()).unwrap();
+    // Other files mean nothing.
+    scratch.put("notes.txt", b"more");
+    checkpoint.verify_unchanged().unwrap();
+    rewrite_in_secret(&path, b"[]");
+    let error = checkpoint.verify_unchanged().unwrap_err();
+    assert_eq!((error.code(), error.object()), ("changed-while-read", path.as_str()));
+    // One that was never there changes nothing.
+    std::fs::remove_file(&path).unwrap();
+    Checkpoint::open(scratch.path()).unwrap().verify_unchanged().unwrap();
+}
+
+#[test]
+fn small_files_of_absurd_length_are_not_read() {
+    let long = |name: &str, bytes: u64| {
+        let scratch = Scratch::new();
+        scratch.put(SINGLE, &sound("a")).put(name, b"");
+        let file = std::fs::File::options().write(true).open(scratch.path().join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        scratch
+    };
+    let config = |bytes: u64| {
+        let scratch = long("config.json", bytes);
+        let error = ModelConfig::read(scratch.path()).unwrap_err();
+        (error.code(), scratch.relative(&error.to_string()))
+    };
+    expect(
+        config(100_000_001),
+        "file-too-long",
+        "`config.json`: it has 100000001 bytes; at most 100000000 are read; put the model's own \
+         file there",
+    );
+    assert_eq!(config(100_000_000).0, "malformed-json");
+    assert_eq!(long(INDEX, 100_000_001).fault().0, "file-too-long");
 }

@@ -9,4 +9,5 @@ mod hostile;
 mod perturbed;
 mod sentinels;
 mod support;
+mod tied;
 mod written;

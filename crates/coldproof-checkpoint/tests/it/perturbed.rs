@@ -1,6 +1,11 @@
 //! Perturbed checkpoints: every element moves, deterministically, or exactly one by one ulp.
 
-use coldproof_checkpoint::{Checkpoint, perturb, perturb_apart, perturb_ulp};
+use coldproof_checkpoint::arch::{Catalogue, ModelConfig, SpellingName};
+use coldproof_checkpoint::{
+    Checkpoint, Layout, TensorSpec, perturb, perturb_apart, perturb_ulp, respell, rules_in,
+    rules_of, ties_of, write_checkpoint,
+};
+use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::Dtype;
 use half::bf16;
 
@@ -26,7 +31,7 @@ fn every_element_moves_a_little_and_stays_finite() {
         let a = Checkpoint::open(&directory).unwrap();
         let scratch = Scratch::new();
         let out = scratch.path().join("B");
-        perturb(&a, &out, 7).unwrap();
+        perturb(&a, &[], &out, 7).unwrap();
         let b = Checkpoint::open(&out).unwrap();
         assert_eq!(equal_elements(&a, &b), 0);
         assert!(a.files().keys().eq(b.files().keys()));
@@ -55,7 +60,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_does_not() {
     let scratch = Scratch::new();
     let made = |name: &str, seed| {
         let out = scratch.path().join(name);
-        perturb(&a, &out, seed).unwrap();
+        perturb(&a, &[], &out, seed).unwrap();
         std::fs::read(out.join("model.safetensors")).unwrap()
     };
     let first = made("1", 1);
@@ -81,7 +86,7 @@ fn odd_values_of_every_dtype_move_and_end_finite() {
     ];
     let scratch = Scratch::new();
     let a = write(&scratch.path().join("A"), &tensors);
-    perturb(&a, &scratch.path().join("B"), 3).unwrap();
+    perturb(&a, &[], &scratch.path().join("B"), 3).unwrap();
     let b = Checkpoint::open(&scratch.path().join("B")).unwrap();
     assert_eq!(equal_elements(&a, &b), 0);
     let read = |name: &str| b.get(name).unwrap().read().unwrap();
@@ -106,7 +111,7 @@ fn a_third_checkpoint_differs_from_both() {
     let (a, b) = (open("A"), open("B"));
     let scratch = Scratch::new();
     let out = scratch.path().join("P");
-    perturb_apart(&a, &b, &out, 5).unwrap();
+    perturb_apart((&a, &[]), (&b, &[]), &[], &out, 5).unwrap();
     let p = Checkpoint::open(&out).unwrap();
     assert_eq!((equal_elements(&a, &p), equal_elements(&b, &p)), (0, 0));
     // Even from neighbours of B, where a single step would land on A.
@@ -117,18 +122,94 @@ fn a_third_checkpoint_differs_from_both() {
         let scratch = Scratch::new();
         let b = write(&scratch.path().join("B"), &[(tensor.clone(), low.clone())]);
         let a = write(&scratch.path().join("A"), &[(tensor.clone(), near.collect())]);
-        perturb_apart(&a, &b, &scratch.path().join("P"), 5).unwrap();
+        perturb_apart((&a, &[]), (&b, &[]), &[], &scratch.path().join("P"), 5).unwrap();
         let p = Checkpoint::open(&scratch.path().join("P")).unwrap();
         assert_eq!((equal_elements(&a, &p), equal_elements(&b, &p)), (0, 0));
+    }
+}
+
+fn catalogue(of: &Checkpoint) -> Catalogue {
+    Catalogue::of(&ModelConfig::read(of.directory()).unwrap())
+}
+
+fn rules(of: &Checkpoint) -> Vec<SourceRule> {
+    rules_of(&catalogue(of), of)
+}
+
+/// The usual rules; those of all experts, or of the first layer's alone, fused.
+fn spelled(catalogue: &Catalogue) -> [Vec<SourceRule>; 3] {
+    let usual: Vec<SourceRule> = catalogue.usual_rules().cloned().collect();
+    let fused = rules_in(catalogue, SpellingName::Fused).unwrap();
+    let first = |rule: &&SourceRule| rule.slot.0.starts_with("model.layers.0.mlp.experts");
+    let half = usual.iter().filter(|rule| !first(rule)).chain(fused.iter().filter(first));
+    let half = half.cloned().collect();
+    [usual, fused, half]
+}
+
+#[test]
+fn a_third_checkpoint_differs_from_both_whatever_their_spellings() {
+    let original = Checkpoint::open(&fixtures().join("qwen3_moe/B")).unwrap();
+    let spelled = spelled(&catalogue(&original));
+    let scratch = Scratch::new();
+    let made = |from: &Checkpoint, rules: &[SourceRule], name: &str| {
+        let out = scratch.path().join(name);
+        respell(from, &self::rules(from), rules, &out).unwrap();
+        Checkpoint::open(&out).unwrap()
+    };
+    for (i, of_b) in spelled.iter().enumerate() {
+        let b = made(&original, of_b, &format!("{i}-B"));
+        // With the same seed, P would be this very checkpoint if A were not looked at.
+        let near = scratch.path().join(format!("{i}-near"));
+        perturb(&b, &[], &near, 5).unwrap();
+        let near = Checkpoint::open(&near).unwrap();
+        for (j, of_a) in spelled.iter().enumerate() {
+            let a = made(&near, of_a, &format!("{i}-{j}-A"));
+            let out = scratch.path().join(format!("{i}-{j}-P"));
+            perturb_apart((&a, of_a), (&b, of_b), &[], &out, 5).unwrap();
+            let p = Checkpoint::open(&out).unwrap();
+            assert!(p.tensors().keys().eq(b.tensors().keys()));
+            assert_eq!((equal_elements(&near, &p), equal_elements(&b, &p)), (0, 0), "{i} {j}");
+        }
+    }
+}
+
+#[test]
+fn a_spelling_that_lacks_one_expert_is_no_pair() {
+    let b = Checkpoint::open(&fixtures().join("qwen3_moe/B")).unwrap();
+    let [usual, fused, _] = spelled(&catalogue(&b));
+    let scratch = Scratch::new();
+    let whole = scratch.path().join("fused");
+    respell(&b, &usual, &fused, &whole).unwrap();
+    let whole = Checkpoint::open(&whole).unwrap();
+    let gone = "model.layers.0.mlp.experts.1.up_proj.weight";
+    let specs = b.tensors().values().map(TensorSpec::from).filter(|spec| spec.name != gone);
+    let lacking = scratch.path().join("lacking");
+    write_checkpoint(&lacking, &Layout::single(specs.collect()), |spec| {
+        b.get(&spec.name).unwrap().read()
+    })
+    .unwrap();
+    let lacking = Checkpoint::open(&lacking).unwrap();
+    for (n, (one, other)) in
+        [((&lacking, &usual), (&whole, &fused)), ((&whole, &fused), (&lacking, &usual))]
+            .into_iter()
+            .enumerate()
+    {
+        let out = scratch.path().join(n.to_string());
+        let error = perturb_apart((one.0, one.1), (other.0, other.1), &[], &out, 5).unwrap_err();
+        let object = "model.layers.0.mlp.experts.gate_up_proj";
+        assert_eq!((error.code(), error.object()), ("pair-differs", object));
+        assert!(!out.exists());
     }
 }
 
 #[test]
 fn two_models_are_no_pair() {
     let open = |name: &str| Checkpoint::open(&fixtures().join(name)).unwrap();
+    let (a, b) = (open("llama/A"), open("llama_tied/B"));
     let scratch = Scratch::new();
     let out = scratch.path().join("P");
-    let error = perturb_apart(&open("llama/A"), &open("llama_tied/B"), &out, 5).unwrap_err();
+    let error =
+        perturb_apart((&a, &rules(&a)), (&b, &rules(&b)), &ties_of(&b), &out, 5).unwrap_err();
     assert_eq!((error.code(), error.object()), ("pair-differs", "lm_head.weight"));
 }
 
@@ -139,7 +220,7 @@ fn an_ulp_moves_exactly_one_element_and_names_it() {
     let scratch = Scratch::new();
     for seed in 0..8 {
         let out = scratch.path().join(seed.to_string());
-        let step = perturb_ulp(&a, &out, seed).unwrap();
+        let step = perturb_ulp(&a, &[], &out, seed).unwrap();
         let b = Checkpoint::open(&out).unwrap();
         assert_eq!(equal_elements(&a, &b), total - 1, "seed {seed}");
         let bits = |checkpoint: &Checkpoint| {
@@ -157,6 +238,6 @@ fn nothing_can_move_in_a_checkpoint_without_elements() {
     let empty = spec("empty", Dtype::Bf16, &[0]);
     let bytes = bytes_of(&empty);
     let a = write(&scratch.path().join("A"), &[(empty, bytes)]);
-    let error = perturb_ulp(&a, &scratch.path().join("B"), 1).unwrap_err();
+    let error = perturb_ulp(&a, &[], &scratch.path().join("B"), 1).unwrap_err();
     assert_eq!(error.code(), "nothing-to-change");
 }

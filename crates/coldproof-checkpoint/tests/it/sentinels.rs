@@ -12,7 +12,7 @@ fn every_element_of_a_fixture_decodes_to_itself() {
     // 600,288 elements: three digits of base 256, and the check.
     assert_eq!((plan.base(), plan.digits()), (256, 4));
     let scratch = Scratch::new();
-    plan.write(&from, scratch.path()).unwrap();
+    plan.write(&from, &[], scratch.path()).unwrap();
     let loads: Vec<Checkpoint> = (0..plan.digits())
         .map(|digit| Checkpoint::open(&scratch.path().join(digit.to_string())).unwrap())
         .collect();
@@ -27,7 +27,7 @@ fn every_element_of_a_fixture_decodes_to_itself() {
     }
     assert!(scratch.path().join("3/config.json").is_file());
     assert!(!scratch.path().join("4").exists());
-    assert_eq!(plan.write(&from, scratch.path()).unwrap_err().code(), "output-not-empty");
+    assert_eq!(plan.write(&from, &[], scratch.path()).unwrap_err().code(), "output-not-empty");
 }
 
 #[test]

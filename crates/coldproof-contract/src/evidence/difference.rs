@@ -255,8 +255,8 @@ fn reference<'v, 'r>(
     index: usize,
 ) -> Option<Reference<'v, 'r>> {
     let phase: &PhaseView<'r> = arm.phases.get(index)?;
-    let cold = arm.header.against.as_deref().and_then(|name| view.arm(name));
-    if let Some(cold) = cold.filter(|cold| cold.header.topology == arm.header.topology) {
+    if let Some(cold) = view.against(arm).filter(|cold| cold.header.topology == arm.header.topology)
+    {
         let at = view.content(phase.at);
         let same = cold.phases.iter().rev().find(|cold| cold.at == at);
         if let Some(phase) = same.filter(|found| !found.read_backs.is_empty()) {

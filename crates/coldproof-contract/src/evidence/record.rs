@@ -6,6 +6,7 @@ use std::io::{BufRead, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Event, Header, SCHEMA};
+use crate::words::Rank;
 
 /// A recorded run.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,16 @@ pub enum RecordError {
         /// The arm.
         arm: String,
     },
+    /// An event of a rank that its arm does not have.
+    #[error("line {line} of the evidence is of rank {rank}, which arm `{arm}` does not have")]
+    Rank {
+        /// From 1.
+        line: usize,
+        /// The arm.
+        arm: String,
+        /// The rank.
+        rank: Rank,
+    },
     /// No closing line, or a wrong one.
     #[error("the evidence is not sealed or was changed: {reason}; record the run again")]
     Seal {
@@ -99,7 +110,8 @@ impl Record {
     /// Reads what [`Record::write`] wrote.
     ///
     /// # Errors
-    /// Another schema, a malformed line, a missing or wrong seal, events that are out of order.
+    /// Another schema, a malformed line, a missing or wrong seal, a topology that is none, events
+    /// that are out of order or of no rank of their arm.
     pub fn read(input: &mut dyn BufRead) -> Result<Self, RecordError> {
         let mut hasher = blake3::Hasher::new();
         let mut lines: Vec<String> = Vec::new();
@@ -168,6 +180,10 @@ fn check_order(header: &Header, events: &[Event]) -> Result<(), RecordError> {
         let Some(arm) = order.get(event.arm.as_str()) else {
             return Err(RecordError::Arm { line, arm: event.arm.clone() });
         };
+        let topology = header.arms.get(*arm).map(|arm| arm.topology);
+        if !topology.is_some_and(|topology| topology.contains(event.rank)) {
+            return Err(RecordError::Rank { line, arm: event.arm.clone(), rank: event.rank });
+        }
         let place = Some((*arm, event.step, event.rank, event.seq));
         if before >= place {
             return Err(RecordError::Order { line });

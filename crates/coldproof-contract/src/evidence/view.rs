@@ -136,6 +136,12 @@ impl<'r> ArmView<'r> {
         named.into_iter().find(|name| !name.is_empty()).unwrap_or("")
     }
 
+    /// Phases after an update that went well, with their ordinals.
+    pub fn updated(&self) -> impl Iterator<Item = (usize, &PhaseView<'r>)> {
+        let phases = self.phases.iter().enumerate();
+        phases.filter(|(_, phase)| phase.from.is_some() && phase.failed_step().is_none())
+    }
+
     /// The last phase before `index` that ended at `label`.
     #[must_use]
     pub fn earlier(&self, index: usize, label: Option<&CheckpointLabel>) -> Option<&PhaseView<'r>> {
@@ -199,6 +205,13 @@ impl<'r> View<'r> {
     #[must_use]
     pub fn arm(&self, name: &str) -> Option<&ArmView<'r>> {
         self.arms.iter().find(|arm| arm.header.arm == name)
+    }
+
+    /// The arm that this one must equal. One that names itself must equal nothing.
+    #[must_use]
+    pub fn against(&self, arm: &ArmView<'r>) -> Option<&ArmView<'r>> {
+        let name = arm.header.against.as_deref().filter(|name| *name != arm.header.arm);
+        name.and_then(|name| self.arm(name))
     }
 
     /// The label of the checkpoint whose content this one has, under whatever names.

@@ -82,40 +82,43 @@ fn rank_account(
 /// A gap that repeats fill up to the count is one fault, and so is a layer that was finished over
 /// it: the gap is the finding, the rest are its events. A gap that a write of the wrong elements
 /// leaves is that write's.
-fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, mut account: Account) {
+fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Account) {
     let rank_index = case.rank_index(site.0, rank);
     let mut repeats = Vec::new();
-    let astray: BTreeSet<SlotName> = (account.applications.iter())
+    let astray: BTreeSet<(String, SlotName)> = (account.applications.iter())
         .filter_map(|(error, _)| match error {
-            LedgerError::UnexpectedFragment { application, .. } => Some(application.slot.clone()),
+            LedgerError::UnexpectedFragment { application, .. } => {
+                Some((application.source.clone(), application.slot.clone()))
+            }
             _ => None,
         })
         .collect();
-    account.missing.retain(|gap| match gap {
-        LedgerError::Missing { slot, .. } => !astray.contains(slot),
-        _ => true,
-    });
-    let gaps: BTreeSet<SlotName> = (account.missing.iter())
-        .filter_map(|gap| match gap {
-            LedgerError::Missing { slot, .. } => Some(slot.clone()),
-            _ => None,
-        })
-        .collect();
+    let mut gaps: Vec<(String, SlotName, LedgerError)> = Vec::new();
+    for gap in account.missing {
+        if let LedgerError::Missing { source_name, slot, .. } = &gap {
+            let gap = (source_name.clone(), slot.clone(), gap);
+            gaps.extend((!astray.contains(&(gap.0.clone(), gap.1.clone()))).then_some(gap));
+        }
+    }
+    let open: BTreeSet<SlotName> = gaps.iter().map(|(_, slot, _)| slot.clone()).collect();
+    // Slots that sentinels, or another rank's account, already show with a wrong shard.
+    let misplaced = |slot: &&SlotName| {
+        let finding = case.blamed_anywhere(&slot.0);
+        finding.is_some_and(|finding| finding.code == FindingCode::ShardMisplaced)
+    };
+    let misplaced: BTreeSet<SlotName> = open.iter().filter(misplaced).cloned().collect();
     for (error, event) in account.applications {
         match error {
-            LedgerError::Duplicate { application } if gaps.contains(&application.slot) => {
+            LedgerError::Duplicate { application } if open.contains(&application.slot) => {
                 repeats.push((application.slot, event));
             }
             other => raise(case, site, rank_index, &other, vec![event]),
         }
     }
-    for gap in &account.missing {
-        let LedgerError::Missing { source_name, slot, .. } = gap else { continue };
-        let misplaced = |finding: &Finding| finding.code == FindingCode::ShardMisplaced;
-        let known = case.blamed_finding(&slot.0).is_some_and(misplaced)
-            && !case.has(FindingCode::ApplicationMissing, source_name);
+    for (source, slot, gap) in &gaps {
+        let known = misplaced.contains(slot) && !case.has(FindingCode::ApplicationMissing, source);
         let text = symptom("applied", "update", 0, gap.to_string());
-        if !(known && case.join(&slot.0, site, text)) {
+        if !(known && case.join_slot(&slot.0, site, text)) {
             let here = repeats.iter().filter(|(repeated, _)| repeated == slot);
             raise(case, site, rank_index, gap, here.map(|(_, event)| event.clone()).collect());
         }
@@ -126,7 +129,7 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, mut account
         let over_gap = match &error {
             PostLoadError::ProcessedEarly { slot, .. }
             | PostLoadError::FinalisedEarly { slot, .. } => {
-                gaps.contains(slot) || astray.contains(slot)
+                open.contains(slot) || astray.iter().any(|(_, other)| other == slot)
             }
             _ => false,
         };
@@ -215,7 +218,8 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let found = symptom("read-back", step, difference.read.seq, text.clone());
     let slot = &difference.slot.slot.0;
     let rank = case.rank_index(site.0, difference.rank);
-    if explained(case, difference) && case.explain(Room::Lifecycle, slot, site, found.clone()) {
+    if explained(case, difference) && case.explain(Room::Lifecycle, slot, rank, site, found.clone())
+    {
         return;
     }
     if difference.holds == Holds::Unreadable {
@@ -269,7 +273,9 @@ fn explained(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
                 | FindingCode::ApplicationUndersized
         )
     };
-    let blamed = case.blamed_finding(&difference.slot.slot.0);
+    let arm = case.arm_index(difference.arm);
+    let rank = case.rank_index(arm, difference.rank);
+    let blamed = case.blamed_finding(&difference.slot.slot.0, arm, rank);
     blamed.is_some_and(|finding| !by_source(finding))
         || difference
             .pieces
@@ -313,11 +319,11 @@ fn source_differs(
     let text = read.problem.clone().unwrap_or_else(|| "its digest is not the file's".to_owned());
     let found = symptom("read-back", "read_back", seq, text.clone());
     let by_source = case.findings().iter().any(|finding| finding.object == name);
-    if by_source || slot.is_some_and(|slot| case.join(&slot.0, site, found.clone())) {
+    if by_source || slot.is_some_and(|slot| case.join_slot(&slot.0, site, found.clone())) {
         return;
     }
     let packed_by = slot.and_then(|slot| phase.packed_by(slot));
-    if packed_by.is_some_and(|slot| case.join(&slot.0, site, found.clone())) {
+    if packed_by.is_some_and(|slot| case.join_slot(&slot.0, site, found.clone())) {
         return;
     }
     let ranks = replicas(phase, name);

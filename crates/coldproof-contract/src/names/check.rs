@@ -87,12 +87,15 @@ fn unrouted(
         if by != ranks || !manifest.fact.required.iter().any(|required| required == source) {
             continue;
         }
-        let finding = Finding::new(FindingCode::SourceUnrouted, source, 0)
+        let by: Vec<u32> = by.into_iter().map(|rank| case.rank_index(site.0, rank)).collect();
+        let first = by.first().copied().unwrap_or(0);
+        let mut finding = Finding::new(FindingCode::SourceUnrouted, source, first)
             .expected("resolved to its slot", "resolved to no slot on any rank")
             .why(format!(
                 "the engine took the delivery of arm `{}` and says itself that no slot took this",
                 arm.header.arm
             ));
+        finding.ranks = by;
         let slots = slots_of(case, phase, source);
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
         case.raise(finding, site, &slots);
@@ -141,7 +144,8 @@ fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         other.slot.slot == *slot
             && view.arm(other.arm).is_some_and(|arm| arm.header.lane != LaneName::Names)
     });
-    if elsewhere || case.is_blamed(&slot.0) {
+    let rank = case.rank_index(site.0, difference.rank);
+    if elsewhere || case.blamed_finding(&slot.0, site.0, rank).is_some() {
         return;
     }
     let usual: BTreeSet<&str> = view.header.rules.iter().map(|rule| rule.source.as_str()).collect();
@@ -151,13 +155,9 @@ fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         .filter(|rule| rule.slot == *slot && !usual.contains(rule.source.as_str()));
     for rule in renamed {
         let step = view.arms[site.0].step_name(difference.read.step);
-        let mut finding = Finding::new(
-            FindingCode::SourceUnrouted,
-            rule.source.clone(),
-            case.rank_index(site.0, difference.rank),
-        )
-        .expected(format!("resolved to `{slot}`"), format!("`{slot}` was not written"))
-        .why("the same content under its usual names reaches the slot");
+        let mut finding = Finding::new(FindingCode::SourceUnrouted, rule.source.clone(), rank)
+            .expected(format!("resolved to `{slot}`"), format!("`{slot}` was not written"))
+            .why("the same content under its usual names reaches the slot");
         let text = crate::derived::read_text(difference);
         finding.events.push(symptom("read-back", step, difference.read.seq, text));
         case.raise(finding, site, &[&slot.0]);

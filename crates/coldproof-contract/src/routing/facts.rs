@@ -38,23 +38,13 @@ fn piece_runs<'p>(
     runs: &mut Vec<Run<'p>>,
 ) {
     let Some(source_shape) = shape_of.get(placed.source.as_str()) else { return };
-    let mut rows = Vec::new();
-    placed.piece.source_fragment.for_each_row(source_shape, |start, len| rows.push((start, len)));
-    let mut rows = rows.into_iter();
-    let mut open = rows.next();
-    placed.piece.slot_fragment.for_each_row(slot_shape, |mut slot, mut left| {
-        while let (Some((element, available)), true) = (open, left > 0) {
-            let length = available.min(left);
-            runs.push(Run { slot, length, source: Some(&placed.source), element });
-            slot += length;
-            left -= length;
-            open = if available > length {
-                Some((element + length, available - length))
-            } else {
-                rows.next()
-            };
-        }
-    });
+    let of_piece = placed.piece.runs(source_shape, slot_shape);
+    runs.extend(of_piece.into_iter().map(|(element, slot, length)| Run {
+        slot,
+        length,
+        source: Some(&placed.source),
+        element,
+    }));
 }
 
 /// The runs that were decoded, in slot order, one by one.

@@ -189,6 +189,34 @@ pub enum PlacementError {
     },
 }
 
+impl Piece {
+    /// Elements that are consecutive in a row of the source and in one of the slot, in slot order,
+    /// as (first element of the source, first element of the slot, elements). Nothing where a
+    /// fragment is beyond its shape.
+    #[must_use]
+    pub fn runs(&self, source_shape: &[u64], slot_shape: &[u64]) -> Vec<(u64, u64, u64)> {
+        let mut rows = Vec::new();
+        self.source_fragment.for_each_row(source_shape, |start, length| rows.push((start, length)));
+        let mut rows = rows.into_iter();
+        let mut open = rows.next();
+        let mut runs = Vec::new();
+        self.slot_fragment.for_each_row(slot_shape, |mut slot, mut left| {
+            while let (Some((element, available)), true) = (open, left > 0) {
+                let length = available.min(left);
+                runs.push((element, slot, length));
+                slot += length;
+                left -= length;
+                open = if available > length {
+                    Some((element + length, available - length))
+                } else {
+                    rows.next()
+                };
+            }
+        });
+        runs
+    }
+}
+
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
     /// the slot there (padding included). A rank that holds none of the source has no pieces.
@@ -440,4 +468,28 @@ fn replaced(shape: &[u64], axis: usize, extent: u64) -> Vec<u64> {
         *slot = extent;
     }
     shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_end_where_a_row_of_either_side_ends() {
+        // Columns 1..3 of a 2 x 4 source, as the four elements from 1 on of a flat slot of 6.
+        let columns = vec![Span::new(0, 2), Span::new(1, 3)];
+        let piece = Piece {
+            source_fragment: Fragment(columns),
+            slot_fragment: Fragment(vec![Span::new(1, 5)]),
+        };
+        assert_eq!(piece.runs(&[2, 4], &[6]), [(1, 1, 2), (5, 3, 2)]);
+        let turned = Piece {
+            source_fragment: piece.slot_fragment.clone(),
+            slot_fragment: piece.source_fragment.clone(),
+        };
+        assert_eq!(turned.runs(&[6], &[2, 4]), [(1, 1, 2), (3, 5, 2)]);
+        // One fragment is beyond its shape.
+        assert_eq!(piece.runs(&[2, 4], &[4]), []);
+        assert_eq!(piece.runs(&[2, 2], &[6]), []);
+    }
 }

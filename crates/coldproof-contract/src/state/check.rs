@@ -45,10 +45,10 @@ fn absent(case: &mut Case<'_, '_>, absence: &Absence<'_>) {
     let step = phase.steps.last().map_or("", |step| step.name.name());
     let found =
         symptom("registered", step, 0, format!("`{name}` is {text} after `{}`", phase.phase));
-    if case.explain(Room::State, name, site, found.clone()) {
+    let rank = case.rank_index(site.0, absence.rank);
+    if case.explain(Room::State, name, rank, site, found.clone()) {
         return;
     }
-    let rank = case.rank_index(site.0, absence.rank);
     let mut finding = Finding::new(FindingCode::StateLost, name, rank)
         .expected("registered with a storage, as by a cold load", text)
         .why("a cold load's forward reads it, and the live engine no longer has it");
@@ -60,10 +60,10 @@ fn absent(case: &mut Case<'_, '_>, absence: &Absence<'_>) {
 pub(crate) fn lost(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let (site, found) = read_back(case, difference);
     let slot = &difference.slot.slot.0;
-    if case.explain(Room::State, slot, site, found.clone()) {
+    let rank = case.rank_index(site.0, difference.rank);
+    if case.explain(Room::State, slot, rank, site, found.clone()) {
         return;
     }
-    let rank = case.rank_index(site.0, difference.rank);
     let mut finding = Finding::new(FindingCode::StateLost, slot, rank)
         .expected(format!("the bytes of `{}`", difference.against), read_text(difference))
         .why("the forward reads it, no checkpoint carries it, and the update did not rebuild it");
@@ -75,7 +75,8 @@ pub(crate) fn lost(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
 fn alias_bytes(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let (site, found) = read_back(case, difference);
     let alias = &difference.slot.slot;
-    if case.explain(Room::State, &alias.0, site, found.clone()) {
+    let rank = case.rank_index(site.0, difference.rank);
+    if case.explain(Room::State, &alias.0, rank, site, found.clone()) {
         return;
     }
     let phases = &case.view.arms[site.0].phases[..=site.1];
@@ -89,7 +90,6 @@ fn alias_bytes(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         return;
     }
     let owner = owner.map_or("its owner", |owner| &owner.0);
-    let rank = case.rank_index(site.0, difference.rank);
     let mut finding = Finding::new(FindingCode::AliasSplit, &alias.0, rank)
         .expected(format!("the bytes of `{owner}`"), read_text(difference))
         .why("one of the two names is updated and the forward may read the other");
@@ -150,8 +150,7 @@ fn configuration(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>, phase
     if after.states.is_empty() {
         return;
     }
-    let cold = arm.header.against.as_deref().and_then(|name| case.view.arm(name));
-    let cold = cold.filter(|cold| cold.header.topology == arm.header.topology);
+    let cold = case.view.against(arm).filter(|cold| cold.header.topology == arm.header.topology);
     let cold = cold.and_then(|cold| cold.phases.last()).map(|phase| &phase.states);
     let before: BTreeMap<_, _> =
         arm.phases[0].states.iter().map(|(key, state)| (*key, state.fact)).collect();

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
-use crate::evidence::{ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
+use super::replays;
+use crate::evidence::{ArgAccess, ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
 use crate::verdict::{Case, Category, Finding, FindingCode, Room};
-use crate::words::{Fingerprint, Rank, StepName};
+use crate::words::{ByteRange, Fingerprint, Rank, StepName};
 
 /// Judges category 1.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
-    let (mut replayed, mut pressed) = (false, false);
+    let mut counts = Counts::default();
     for (index, arm) in view.arms.iter().enumerate() {
         if arm.header.against.is_none() {
             continue;
@@ -24,50 +25,32 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         };
         for rank in arm.header.topology.ranks() {
             let blocks = Blocks::of(arm, rank);
-            census(case, &Capture { index, arm, captured_in, rank, blocks });
-        }
-        for (step, pressure) in replays(arm, captured_in) {
-            replayed = true;
-            pressed |= pressure.is_some_and(|pressure| pressure < step);
+            census(case, &Capture { index, arm, captured_in, rank, blocks }, &mut counts);
         }
     }
-    let seen = controls(case);
+    let seen = replays::check(case);
     let covered = view.ran(LaneName::Differential);
-    case.cover(Room::Storage).covered = covered;
-    if !replayed {
-        undecided(case, "no captured graph was replayed after the update".to_owned());
-    }
-    if !pressed {
-        undecided(case, "freed memory was not reused before the replay".to_owned());
-    }
-    if seen == 0 {
-        undecided(case, "no positive control was seen by the replay".to_owned());
-    }
+    let Counts { owned, graph } = counts;
     let coverage = case.cover(Room::Storage);
+    coverage.covered = covered;
     coverage.proven = format!(
-        "{} captured addresses alive and of the same owner; {seen} live changes seen by the replay",
+        "{} captured addresses alive, {owned} of them of the same owner and {graph} of the graphs' \
+         own memory; {seen} live changes seen by the replay",
         coverage.checks
     );
 }
 
-fn undecided(case: &mut Case<'_, '_>, text: String) {
-    case.cover(Room::Storage).undecided.insert(text);
+/// Captured addresses that are still right.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// In the storage of a slot.
+    owned: u64,
+    /// In memory that no slot owns.
+    graph: u64,
 }
 
-/// Replays after an update of graphs that were captured before it: (step, step in which freed
-/// memory was reused).
-fn replays(arm: &ArmView<'_>, captured_in: usize) -> Vec<(u32, Option<u32>)> {
-    let captured: BTreeSet<&str> =
-        arm.phases[captured_in].nodes.iter().map(|node| node.fact.graph.as_str()).collect();
-    let updated = arm.phases[captured_in + 1..].iter().filter(|phase| phase.from.is_some());
-    let replays = updated.flat_map(|phase| {
-        let pressure = phase.steps.iter().find(|step| step.name == StepName::Pressure);
-        let old = phase.launches.iter().filter(|launch| {
-            launch.fact.graph.as_deref().is_some_and(|graph| captured.contains(graph))
-        });
-        old.map(move |launch| (launch.step, pressure.map(|step| step.step)))
-    });
-    replays.collect()
+fn undecided(case: &mut Case<'_, '_>, text: String) {
+    case.cover(Room::Storage).undecided.insert(text);
 }
 
 /// The graphs of one rank of one arm, and the memory under them.
@@ -87,7 +70,7 @@ enum Trouble<'r> {
     Region(&'r str, u32, u64),
 }
 
-fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
+fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Counts) {
     let Capture { index, arm, captured_in, rank, ref blocks } = *capture;
     let args = captured_args(&arm.phases[captured_in], blocks, rank);
     if args.is_empty() {
@@ -127,6 +110,16 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
             }
         }
         case.cover(Room::Storage).checks += u64::from(clean);
+        let count = if arg.owner.is_some() { &mut counts.owned } else { &mut counts.graph };
+        *count += u64::from(clean);
+    }
+    let ownerless = ownerless(&args);
+    if ownerless > 0 {
+        let text = format!(
+            "{ownerless} captured addresses of arm `{}` are read and owned by no slot",
+            arm.header.arm
+        );
+        undecided(case, text);
     }
     respecified(case, capture, &args);
 }
@@ -146,6 +139,26 @@ fn captured_args<'r>(
             CapturedArg { node, arg, block, owner: owner(&slots, block, arg.address) }
         })
         .collect()
+}
+
+/// Addresses that no slot owns and that are read before anything in their graph writes them,
+/// outside the memory that graphs and requests have for that: weights that nobody registered.
+fn ownerless(args: &[CapturedArg<'_>]) -> usize {
+    let mut written: BTreeMap<&str, Vec<ByteRange>> = BTreeMap::new();
+    let mut count = 0;
+    for arg in args {
+        let graph = written.entry(arg.node.fact.graph.as_str()).or_default();
+        let (address, bytes) = (arg.arg.address, arg.arg.bytes.max(1));
+        let own = arg.block.is_some_and(|b| matches!(&*b.fact.region, "graph_pool" | "runtime"));
+        let input = own || graph.iter().any(|range| range.contains(address));
+        match arg.arg.access {
+            ArgAccess::Write => graph.push(ByteRange { address, bytes }),
+            ArgAccess::Read | ArgAccess::ReadWrite | ArgAccess::Unknown => {
+                count += usize::from(arg.owner.is_none() && arg.block.is_some() && !input);
+            }
+        }
+    }
+    count
 }
 
 /// R71 for one captured address in one later phase.
@@ -173,8 +186,22 @@ fn trouble<'r>(
     if capture.blocks.fate(block).freed.is_some_and(|(step, _)| step <= last) {
         return Some(Trouble::Slot(FindingCode::AddressStale));
     }
+    let storage = |slot: &SlotFact| slot.fingerprint.as_ref().map(|print| print.storage);
+    // Names that shared a storage and no longer do are a split alias.
+    let alone = arg.owner.filter(|owner| !silent && owner.aliases.is_empty());
+    let now = alone.and_then(|owner| {
+        let now = phase.slots.get(&(capture.rank, &owner.slot))?;
+        Some((storage(owner), storage(now.fact)))
+    });
+    // The same address of another storage, though the allocator took no block back.
+    if now.is_some_and(|(before, now)| before != now) {
+        return Some(Trouble::Slot(FindingCode::SlotRebound));
+    }
     let serves = |step: &&StepView| {
-        let taken = !matches!(step.outcome, Some(StepOutcome::Error { .. }));
+        let taken = !matches!(
+            step.outcome,
+            Some(StepOutcome::Error { .. } | StepOutcome::Unsupported { .. })
+        );
         taken && matches!(step.name, StepName::Resume | StepName::Serve | StepName::Control)
     };
     let served = phase.steps.iter().rev().find(serves)?;
@@ -196,7 +223,8 @@ fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, args: &[Captu
                 continue;
             };
             let fields = changed_fields(before, now);
-            let known = case.blamed_finding(name).is_some_and(in_this_room);
+            let known = case.blamed_finding(name, index, case.rank_index(index, rank));
+            let known = known.is_some_and(in_this_room);
             let respecified = case.has(FindingCode::SlotRespecified, name);
             if fields.is_empty() || before.address != now.address || (known && !respecified) {
                 continue;
@@ -242,7 +270,7 @@ fn finding(
     let Capture { index, arm, rank, ref blocks, .. } = *capture;
     let node = arg.node.fact;
     let object = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
-    let known = case.blamed_finding(object).filter(|known| in_this_room(known));
+    let known = case.blamed_anywhere(object).filter(|known| in_this_room(known));
     let known = known.filter(|known| known.object == *object);
     let code = known.map_or(code, |known| known.code);
     let fate = blocks.fate(block);
@@ -251,11 +279,15 @@ fn finding(
         || "nowhere".to_owned(),
         |print| format!("{} (storage {})", print.address, print.storage),
     );
+    // A registry that still names the address does not say what became of the memory there.
+    let held = now.is_some_and(|now| covers(now.fact, arg.arg.address));
+    let actual = if held && fate.freed.is_some() {
+        fate_text(arm, fate)
+    } else {
+        format!("the slot is now at {now_at}")
+    };
     let finding = Finding::new(code, object, case.rank_index(index, rank))
-        .expected(
-            format!("{} stays the slot's storage", arg.arg.address),
-            format!("the slot is now at {now_at}"),
-        )
+        .expected(format!("{} stays the slot's storage", arg.arg.address), actual)
         .why(format!(
             "graph `{}` retains {} (node {}, kernel `{}`, argument {}); {}",
             node.graph,
@@ -320,20 +352,4 @@ fn fate_text(arm: &ArmView<'_>, fate: Fate<'_>) -> String {
             block.fact.storage
         ),
     }
-}
-
-/// Counts live changes that the replay showed, and lists those that it did not.
-fn controls(case: &mut Case<'_, '_>) -> usize {
-    let view = case.view;
-    let mut seen = 0;
-    for control in view.arms.iter().flat_map(|arm| &arm.phases).flat_map(|phase| &phase.controls) {
-        if control.fact.before == control.fact.after {
-            let part = &control.fact.part;
-            let part = if part.is_empty() { String::new() } else { format!(" ({part})") };
-            case.unseen.insert(format!("{}{part}", control.fact.slot));
-        } else {
-            seen += 1;
-        }
-    }
-    seen
 }

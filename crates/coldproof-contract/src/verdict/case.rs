@@ -12,6 +12,9 @@ pub type Site = (usize, usize);
 /// The most events that a finding carries.
 const EVENTS: usize = 3;
 
+/// The event of a step that did not end well.
+pub(super) const ENDED: &str = "ended";
+
 /// What a room looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
@@ -43,7 +46,7 @@ pub struct Case<'v, 'r> {
     findings: Vec<Finding>,
     sites: Vec<BTreeSet<Site>>,
     by_object: BTreeMap<(FindingCode, String), usize>,
-    blamed: BTreeMap<String, usize>,
+    blamed: BTreeMap<String, BTreeMap<(Topology, u32), usize>>,
 }
 
 impl<'v, 'r> Case<'v, 'r> {
@@ -92,18 +95,17 @@ impl<'v, 'r> Case<'v, 'r> {
     }
 
     /// Raises a finding, or adds its ranks and site to the one of the same code and object.
-    /// `slots` are those whose differing bytes it explains.
+    /// `slots` are those whose differing bytes it explains, on its ranks.
     pub fn raise(&mut self, finding: Finding, site: Site, slots: &[&str]) {
         if self.is_off(finding.category) {
             return;
         }
+        let topology = self.topology(site.0);
+        let ranks = finding.ranks.clone();
         let key = (finding.code, finding.object.clone());
         let index = match self.by_object.get(&key) {
             Some(&index) => {
-                let known = &mut self.findings[index];
-                known.ranks.extend(&finding.ranks);
-                known.ranks.sort_unstable();
-                known.ranks.dedup();
+                self.extend(index, site, &ranks);
                 index
             }
             None => {
@@ -115,29 +117,79 @@ impl<'v, 'r> Case<'v, 'r> {
         };
         self.sites[index].insert(site);
         for slot in slots {
-            self.blamed.entry((*slot).to_owned()).or_insert(index);
+            let own = self.blamed.entry((*slot).to_owned()).or_default();
+            for rank in &ranks {
+                own.entry((topology, *rank)).or_insert(index);
+            }
         }
     }
 
-    /// Joins a symptom to the finding that explains this slot, if there is one.
-    pub fn join(&mut self, slot: &str, site: Site, symptom: FindingEvent) -> bool {
-        let Some(&index) = self.blamed.get(slot) else { return false };
+    /// Adds ranks to a finding. Those of another topology than its first are other ranks.
+    fn extend(&mut self, index: usize, site: Site, ranks: &[u32]) {
+        let first = self.sites[index].first().map(|site| self.topology(site.0));
+        if first.is_some_and(|first| first != self.topology(site.0)) {
+            return;
+        }
+        let known = &mut self.findings[index];
+        known.ranks.extend(ranks);
+        known.ranks.sort_unstable();
+        known.ranks.dedup();
+    }
+
+    fn topology(&self, arm: usize) -> Topology {
+        self.view.arms.get(arm).map_or(Topology::SINGLE, |arm| arm.header.topology)
+    }
+
+    /// The finding that explains a slot on a rank of an arm: the one that is blamed for it there,
+    /// or, where none is on any rank of this topology, one of an arm of another topology.
+    fn cause(&self, slot: &str, arm: usize, rank: u32) -> Option<usize> {
+        let (own, topology) = (self.blamed.get(slot)?, self.topology(arm));
+        let exact = own.get(&(topology, rank)).copied();
+        let elsewhere = || {
+            let here = own.keys().any(|(known, _)| *known == topology);
+            own.values().next().copied().filter(|_| !here)
+        };
+        exact.or_else(elsewhere)
+    }
+
+    /// Joins a symptom on one rank to the finding that explains this slot there, if there is one.
+    /// Leaves every room's coverage as it is: see [`Case::explain`].
+    pub fn join(&mut self, slot: &str, rank: u32, site: Site, symptom: FindingEvent) -> bool {
+        let Some(index) = self.cause(slot, site.0, rank) else { return false };
+        self.extend(index, site, &[rank]);
+        self.attach(index, site, symptom);
+        true
+    }
+
+    /// Joins a symptom that is of no one rank to a finding that explains this slot on any, if there
+    /// is one. Leaves every room's coverage as it is.
+    pub fn join_slot(&mut self, slot: &str, site: Site, symptom: FindingEvent) -> bool {
+        let Some(index) = self.anywhere(slot) else { return false };
         self.attach(index, site, symptom);
         true
     }
 
     /// Joins a room's difference to the finding that explains it, if there is one. Where that is
-    /// another room's, this one did not prove what it looks at.
-    pub fn explain(&mut self, room: Room, slot: &str, site: Site, symptom: FindingEvent) -> bool {
-        let Some(finding) = self.blamed_finding(slot) else { return false };
+    /// another room's, this one did not prove what it looks at: the only one of the four that makes
+    /// a room undecided.
+    pub fn explain(
+        &mut self,
+        room: Room,
+        slot: &str,
+        rank: u32,
+        site: Site,
+        symptom: FindingEvent,
+    ) -> bool {
+        let Some(finding) = self.blamed_finding(slot, site.0, rank) else { return false };
         if finding.category != Category::Room(room) {
             let text = format!("`{slot}` differs: see {} of `{}`", finding.code, finding.object);
             self.cover(room).undecided.insert(text);
         }
-        self.join(slot, site, symptom)
+        self.join(slot, rank, site, symptom)
     }
 
-    /// Joins a symptom to those findings at this site that may explain it, if there are any.
+    /// Joins a symptom to those findings at this site that may explain it, if there are any. Leaves
+    /// every room's coverage as it is.
     pub fn join_site(
         &mut self,
         site: Site,
@@ -154,24 +206,34 @@ impl<'v, 'r> Case<'v, 'r> {
         !here.is_empty()
     }
 
+    /// Adds a symptom to a finding: as one of its few events, and the end of a step, which nobody
+    /// may miss, also to what the engine has. Leaves every room's coverage as it is.
     fn attach(&mut self, index: usize, site: Site, symptom: FindingEvent) {
         self.sites[index].insert(site);
-        let events = &mut self.findings[index].events;
+        let finding = &mut self.findings[index];
+        if symptom.what == ENDED && !finding.actual.contains(&symptom.text) {
+            finding.actual = format!("{}; {}", finding.actual, symptom.text);
+        }
+        let events = &mut finding.events;
         if events.len() < EVENTS && !events.iter().any(|event| event.what == symptom.what) {
             events.push(symptom);
         }
     }
 
-    /// The finding that explains this slot, if there is one.
-    #[must_use]
-    pub fn blamed_finding(&self, slot: &str) -> Option<&Finding> {
-        self.blamed.get(slot).and_then(|&index| self.findings.get(index))
+    fn anywhere(&self, slot: &str) -> Option<usize> {
+        self.blamed.get(slot)?.values().next().copied()
     }
 
-    /// Whether a finding explains this slot.
+    /// The finding that explains this slot on this rank of this arm, if there is one.
     #[must_use]
-    pub fn is_blamed(&self, slot: &str) -> bool {
-        self.blamed.contains_key(slot)
+    pub fn blamed_finding(&self, slot: &str, arm: usize, rank: u32) -> Option<&Finding> {
+        self.cause(slot, arm, rank).and_then(|index| self.findings.get(index))
+    }
+
+    /// A finding that explains this slot on any rank, if there is one.
+    #[must_use]
+    pub fn blamed_anywhere(&self, slot: &str) -> Option<&Finding> {
+        self.anywhere(slot).and_then(|index| self.findings.get(index))
     }
 
     /// Whether a finding of this code names this object.

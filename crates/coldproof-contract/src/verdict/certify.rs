@@ -13,7 +13,13 @@ use crate::words::{Generation, Hex128, Rank, SlotKind, SlotName};
 /// The last phase that ended at the new checkpoint on an engine under test, by preference after
 /// the whole transition.
 fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v PhaseView<'r>)> {
-    let lanes = [LaneName::Composite, LaneName::Differential, LaneName::Names];
+    let lanes = [
+        LaneName::Composite,
+        LaneName::Differential,
+        LaneName::Names,
+        LaneName::Caches,
+        LaneName::Routing,
+    ];
     lanes.into_iter().find_map(|lane| {
         let mut arms = view.arms.iter().filter(|arm| arm.header.lane == lane);
         arms.find_map(|arm| {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::Case;
+use super::case::{Case, symptom};
 use super::{Finding, FindingCode, Site};
-use crate::evidence::{ArmView, Holds, PhaseView, Tally};
-use crate::words::{Rank, SlotKind};
+use crate::evidence::{ArmView, Holds, PhaseView, Tally, View};
+use crate::words::{CheckpointLabel, Rank, SlotKind};
 
 /// With one source alone, the source that went nowhere says it all.
 const SOURCES_MIN: usize = 2;
@@ -17,6 +17,9 @@ pub(super) fn check_bytes(case: &mut Case<'_, '_>) {
     for (index, arm) in view.arms.iter().enumerate() {
         for (phase_index, phase) in arm.phases.iter().enumerate() {
             let site = (index, phase_index);
+            if same_bytes(view, arm, phase_index) {
+                continue;
+            }
             let ranks: BTreeMap<Rank, Tally> = (arm.header.topology.ranks())
                 .filter_map(|rank| {
                     Some((rank, *case.comparison.tallies.get(&(index, phase_index, rank))?))
@@ -38,6 +41,21 @@ pub(super) fn check_bytes(case: &mut Case<'_, '_>) {
             }
         }
     }
+}
+
+/// Whether an update is to a checkpoint of the bytes that were served before it: to hold them is
+/// right, and tells nothing.
+fn same_bytes(view: &View<'_>, arm: &ArmView<'_>, phase: usize) -> bool {
+    let Some(phase) = arm.phases.get(phase) else { return false };
+    let sources = |at: Option<&CheckpointLabel>| {
+        let file = at.and_then(|at| {
+            let header = view.checkpoint(at)?;
+            header.content.as_ref().map_or(Some(header), |content| view.checkpoint(content))
+        });
+        file.map(|file| &file.sources)
+    };
+    let (from, to) = (sources(phase.from), sources(phase.at));
+    from.is_some() && from == to
 }
 
 /// Sources, or slots that are no bijection of theirs, that these ranks hold old bytes of.
@@ -124,6 +142,51 @@ fn object(phase: &PhaseView<'_>) -> String {
     last.map_or_else(|| format!("update `{}`", phase.phase), |last| format!("transaction {last}"))
 }
 
+/// Tensors that a rank says it still holds, and a generation that is served and that no receipt of
+/// the rank states.
+pub(super) fn check_receipts(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>) {
+    let Some(last) = phase.receipts.last().map(|receipt| receipt.fact.transaction) else { return };
+    if phase.failed_step().is_some() {
+        return;
+    }
+    let receipts = phase.receipts.iter().filter(|receipt| receipt.fact.transaction == last);
+    let mut stated: BTreeMap<Rank, u64> = BTreeMap::new();
+    for receipt in receipts {
+        let rank = case.rank_index(site.0, receipt.rank);
+        stated.insert(receipt.rank, receipt.fact.generation.0);
+        for tensor in &receipt.fact.buffered {
+            let finding = Finding::new(FindingCode::ApplicationMissing, tensor, rank)
+                .expected("applied before the rank commits", "held and not applied")
+                .why("the rank's own receipt says that it keeps this tensor for later")
+                .event("receipt", phase.step_name(receipt.step), receipt.seq, "buffered");
+            case.raise(finding, site, &[]);
+        }
+    }
+    let claims = phase.claims.iter().filter(|claim| claim.fact.what == "generation");
+    let served: BTreeMap<Rank, u64> =
+        claims.filter_map(|claim| Some((claim.rank, claim.fact.value.parse().ok()?))).collect();
+    let wrong: Vec<(Rank, u64, u64)> = (served.iter())
+        .filter_map(|(rank, served)| Some((*rank, *served, *stated.get(rank)?)))
+        .filter(|(_, served, stated)| served != stated)
+        .collect();
+    let code = if wrong.len() == served.len() {
+        FindingCode::LabelWithoutEffect
+    } else {
+        FindingCode::MixedGeneration
+    };
+    let known = case.findings().iter().find(|f| f.code == code).map(|f| f.object.clone());
+    let object = known.unwrap_or_else(|| match code {
+        FindingCode::LabelWithoutEffect => format!("generation of `{}`", phase.phase),
+        _ => object(phase),
+    });
+    for (rank, served, stated) in wrong {
+        let finding = Finding::new(code, object.as_str(), case.rank_index(site.0, rank))
+            .expected(format!("generation {stated}, by its receipt"), format!("{served}"))
+            .why("the generation that a rank announces is the one that it committed");
+        case.raise(finding, site, &[]);
+    }
+}
+
 /// All ranks say that they committed, and that they serve one generation.
 pub(super) fn check_claims(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>) {
     let Some(last) = phase.receipts.last().map(|receipt| receipt.fact.transaction) else { return };
@@ -135,7 +198,8 @@ pub(super) fn check_claims(case: &mut Case<'_, '_>, site: Site, phase: &PhaseVie
     for (rank, stated) in stated {
         claimed.entry(stated).or_default().insert(case.rank_index(site.0, rank));
     }
-    if claimed.len() < 2 || phase.failed_step().is_some() {
+    let uncommitted = claimed.keys().any(|(_, committed)| !committed);
+    if (claimed.len() < 2 && !uncommitted) || phase.failed_step().is_some() {
         return;
     }
     let text: Vec<String> = claimed
@@ -145,6 +209,11 @@ pub(super) fn check_claims(case: &mut Case<'_, '_>, site: Site, phase: &PhaseVie
             format!("{generation}{word} on ranks {ranks:?}")
         })
         .collect();
+    // Where no rank committed, the bytes that are missing say it already.
+    let found = symptom("receipt", "finalize", 0, text.join(", "));
+    if claimed.len() < 2 && case.join_site(site, &found, |_| true) {
+        return;
+    }
     let ranks: BTreeSet<u32> = claimed.into_values().flatten().collect();
     let first = ranks.first().copied().unwrap_or(0);
     let mut finding = Finding::new(FindingCode::MixedGeneration, object(phase), first)

@@ -5,29 +5,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::{Case, Coverage};
 use super::{
     Category, CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
-    VerdictKind, WireReport, certify, generations, transition,
+    VerdictKind, WireReport, certify, generations, stated, transition,
 };
 use crate::evidence::{Comparison, LaneName, Record, RequiredItem, View};
 use crate::{caches, derived, lifecycle, names, routing, state, storage};
 
-/// Judges a record. The order of rooms is that in which their findings explain each other's
-/// symptoms: addresses before bytes, names and placement before contents, contents before outputs.
+/// The rooms, in the order in which their findings explain each other's symptoms: addresses before
+/// bytes, names and placement before contents, contents before outputs.
+fn rooms(case: &mut Case<'_, '_>) {
+    storage::check(case);
+    generations::check_bytes(case);
+    routing::check(case);
+    names::check(case);
+    lifecycle::check_claims(case);
+    derived::check(case);
+    state::check(case);
+    lifecycle::check(case);
+    caches::check(case);
+}
+
+/// Judges a record.
 #[must_use]
 pub fn judge(record: &Record) -> Verdict {
     let view = View::of(record);
     let comparison = Comparison::of(&view);
     let mut case = Case::new(&view, &comparison);
-    storage::check(&mut case);
-    generations::check_bytes(&mut case);
-    routing::check(&mut case);
-    names::check(&mut case);
-    lifecycle::check_claims(&mut case);
-    derived::check(&mut case);
-    state::check(&mut case);
-    lifecycle::check(&mut case);
-    caches::check(&mut case);
+    rooms(&mut case);
     let outputs = transition::check(&mut case);
     let transition = transition::report(&case, &outputs);
+    stated::check(&mut case);
     unchanged(&mut case);
     let generation = generation(&view);
     let coverage = std::mem::take(&mut case.coverage);
@@ -52,6 +58,11 @@ pub fn judge(record: &Record) -> Verdict {
         VerdictKind::Fail => None,
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
     };
+    if verdict == VerdictKind::Pass && certificate.is_none() {
+        verdict = VerdictKind::Undecided;
+        let text = "no certificate: the ranks gave no whole receipts of the last update".to_owned();
+        notes.insert(Note { kind: "receipts".to_owned(), text });
+    }
     let checkpoint = |label: &str| {
         let found = record.header.checkpoints.iter().find(|c| c.label.0 == label);
         found.map(|c| CheckpointReport { path: c.path.clone(), digest: c.digest.clone() })

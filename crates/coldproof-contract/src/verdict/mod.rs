@@ -8,6 +8,7 @@ mod finding;
 mod generations;
 mod judge;
 mod outputs;
+mod stated;
 mod transition;
 
 pub use case::{Case, Coverage, Site, symptom};

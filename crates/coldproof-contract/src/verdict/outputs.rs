@@ -13,6 +13,8 @@ pub(super) struct Compared {
     pub rows: u64,
     /// Requests that differ.
     pub differ: u64,
+    /// Rows that hold no finite number on one side: equal or not, they show nothing.
+    pub void: u64,
 }
 
 /// The largest difference between repeats of one request within one of these phases.
@@ -28,13 +30,30 @@ pub(super) fn noise<'v, 'r: 'v>(phases: impl Iterator<Item = &'v PhaseView<'r>>)
     noise
 }
 
-/// Rows of the same position: how many, and the largest difference between two.
+/// Rows of the same position: how many that hold a finite number, and the largest difference
+/// between two.
 fn common(left: &[LogitsRow], right: &[LogitsRow]) -> (u64, f64) {
     let left: BTreeMap<u32, &LogitsRow> = left.iter().map(|row| (row.position, row)).collect();
     let pairs = right.iter().filter_map(|row| left.get(&row.position).map(|left| (*left, row)));
-    pairs
-        .map(|(left, right)| row_distance(left, right))
-        .fold((0, 0.0), |(rows, largest), next| (rows + 1, f64::max(largest, next)))
+    pairs.fold((0, 0.0), |(rows, largest), (left, right)| {
+        let counts = is_finite(left) && is_finite(right);
+        (rows + u64::from(counts), f64::max(largest, row_distance(left, right)))
+    })
+}
+
+/// Whether a row holds a finite number, among all of its numbers or, where only those were kept,
+/// among the largest.
+fn is_finite(row: &LogitsRow) -> bool {
+    let finite = |bits: u32| f32::from_bits(bits).is_finite();
+    match &row.bits {
+        Some(bits) => words(bits).into_iter().any(finite),
+        None => row.top.iter().any(|(_, bits)| finite(*bits)),
+    }
+}
+
+fn words(text: &str) -> Vec<u32> {
+    let chunks = text.as_bytes().chunks(8).filter_map(|chunk| std::str::from_utf8(chunk).ok());
+    chunks.filter_map(|chunk| u32::from_str_radix(chunk, 16).ok()).collect()
 }
 
 /// As [`common`]; infinite where one of the two ends before the other.
@@ -52,10 +71,6 @@ fn row_distance(left: &LogitsRow, right: &LogitsRow) -> f64 {
         let other: BTreeMap<u32, u32> = right.top.iter().copied().collect();
         let pairs = left.top.iter().filter_map(|(token, bits)| Some((*bits, *other.get(token)?)));
         return pairs.map(|(a, b)| bits_distance(a, b)).fold(f64::MIN_POSITIVE, f64::max);
-    };
-    let words = |text: &str| -> Vec<u32> {
-        let chunks = text.as_bytes().chunks(8).filter_map(|chunk| std::str::from_utf8(chunk).ok());
-        chunks.filter_map(|chunk| u32::from_str_radix(chunk, 16).ok()).collect()
     };
     let (a, b) = (words(a), words(b));
     a.iter().zip(&b).map(|(a, b)| bits_distance(*a, *b)).fold(f64::MIN_POSITIVE, f64::max)
@@ -78,8 +93,7 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
     if phase.from.is_none() {
         return compared;
     }
-    let cold = arm.header.against.as_deref().and_then(|name| view.arm(name));
-    let cold = cold.filter(|cold| cold.header.topology == arm.header.topology);
+    let cold = view.against(arm).filter(|cold| cold.header.topology == arm.header.topology);
     let at = view.content(phase.at);
     let same = cold.and_then(|cold| cold.phases.iter().rev().find(|cold| cold.at == at));
     let Some(reference) = same.or_else(|| arm.earlier(site.1, phase.at)) else { return compared };
@@ -89,13 +103,36 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
         let Some(wanted) = reference.logits.get(&(*request, *mode, 0)) else { continue };
         let (rows, largest) = distance(&wanted.fact.rows, &seen.fact.rows);
         if largest <= tolerance {
-            compared.rows += if *repeat == 0 { rows } else { 0 };
+            if *repeat == 0 {
+                compared.rows += rows;
+                compared.void += seen.fact.rows.iter().filter(|row| !is_finite(row)).count() as u64;
+            }
             continue;
         }
         compared.differ += 1;
         differs(case, site, seen, largest);
     }
     compared
+}
+
+/// Requests that the arm served before its update and the reference answers, and that were not
+/// served after it.
+pub(super) fn unserved(case: &Case<'_, '_>, site: Site) -> Vec<String> {
+    let view = case.view;
+    let arm = &view.arms[site.0];
+    let phase = &arm.phases[site.1];
+    let at = view.content(phase.at);
+    let cold = view.against(arm).and_then(|cold| cold.phases.iter().rev().find(|c| c.at == at));
+    let before = arm.phases.iter().find(|phase| !phase.logits.is_empty());
+    let (Some(cold), Some(before)) = (cold, before) else { return Vec::new() };
+    // A cache hit may leave out rows of the prompt, so positions may differ.
+    let rows = |phase: &PhaseView<'_>, request: &str, mode: &str| {
+        phase.logits.get(&(request, mode, 0)).is_some_and(|seen| !seen.fact.rows.is_empty())
+    };
+    let asked = before.logits.keys().filter(|(_, _, repeat)| *repeat == 0);
+    let missing =
+        asked.filter(|(request, mode, _)| rows(cold, request, mode) && !rows(phase, request, mode));
+    missing.map(|(request, mode, _)| format!("`{request}` ({mode})")).collect()
 }
 
 fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, largest: f64) {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::{Case, symptom};
+use super::case::{Case, ENDED, symptom};
 use super::{
     Category, Finding, FindingCode, Room, Status, StepReport, TransitionReport, generations,
     outputs,
 };
-use crate::evidence::{ArmView, LaneName, PhaseView, StepOutcome, StepView};
-use crate::words::{Address, ByteRange, StepName};
+use crate::evidence::{ArmView, Fact, LaneName, PhaseView, StepOutcome, StepView};
+use crate::words::{Address, ByteRange, Rank, StepName};
 
 /// What was compared.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
             if compared.differ > 0 {
                 let text = format!("outputs of arm `{name}` differ after `{label}`");
                 coverage.undecided.insert(text);
+            } else if compared.rows == 0 && compared.void > 0 {
+                let text = format!("no finite logits of arm `{name}` after `{label}`");
+                coverage.undecided.insert(text);
             } else if compared.rows == 0 && must_serve(arm, phase_index) {
                 let text = format!("arm `{name}` served nothing to compare after `{label}`");
                 coverage.undecided.insert(text);
@@ -49,11 +52,82 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
                 let text = format!("step `{}` of arm `{name}` did not end well", step.name);
                 coverage.undecided.insert(text);
             }
+            coverage.undecided.extend(unexercised(case, site));
             order(case, site, phase);
             generations::check_claims(case, site, phase);
+            generations::check_receipts(case, site, phase);
         }
     }
     coverage
+}
+
+/// What an update must show and does not: its steps, its requests, and where it slept the memory
+/// that was given back.
+fn unexercised(case: &Case<'_, '_>, site: (usize, usize)) -> Vec<String> {
+    let arm = &case.view.arms[site.0];
+    let phase = &arm.phases[site.1];
+    let name = &arm.header.arm;
+    if phase.from.is_none() || phase.failed_step().is_some() {
+        return Vec::new();
+    }
+    let mut texts = Vec::new();
+    let missing = missing_steps(phase);
+    if !missing.is_empty() {
+        let text = missing.join(", ");
+        texts.push(format!("arm `{name}` took no step {text} in `{}`", phase.phase));
+    }
+    if must_serve(arm, site.1) {
+        let unserved = outputs::unserved(case, site);
+        if !unserved.is_empty() {
+            let text = unserved.join(", ");
+            texts.push(format!("arm `{name}` did not serve {text} after `{}`", phase.phase));
+        }
+    }
+    for rank in arm.header.topology.ranks().filter(|_| slept(phase)) {
+        if !gave_back(arm, phase, rank) {
+            let phase = phase.phase;
+            texts.push(format!("rank {rank} of arm `{name}` was not seen to sleep in `{phase}`"));
+        }
+    }
+    texts
+}
+
+/// Steps that every update has and this one lacks.
+#[must_use]
+pub(super) fn missing_steps(phase: &PhaseView<'_>) -> Vec<&'static str> {
+    let always = [
+        StepName::Pause,
+        StepName::Update,
+        StepName::Finalize,
+        StepName::Invalidate,
+        StepName::Resume,
+    ];
+    let taken = |name: &StepName| phase.steps.iter().any(|step| step.name == *name);
+    always.iter().filter(|name| !taken(name)).map(|name| name.name()).collect()
+}
+
+fn slept(phase: &PhaseView<'_>) -> bool {
+    phase.steps.iter().any(|step| step.name == StepName::Sleep)
+}
+
+/// Whether a region was unmapped on this rank in the sleep, before the first wake, and mapped again
+/// afterwards.
+fn gave_back(arm: &ArmView<'_>, phase: &PhaseView<'_>, rank: Rank) -> bool {
+    let step = |name: StepName| phase.steps.iter().find(|step| step.name == name);
+    let Some(sleep) = step(StepName::Sleep).map(|step| step.step) else { return false };
+    let wake = step(StepName::WakeWeights).map_or(u32::MAX, |step| step.step);
+    let last = phase.steps.last().map_or(sleep, |step| step.step);
+    let mut asleep: BTreeSet<&str> = BTreeSet::new();
+    let mut woken = false;
+    for event in arm.events.iter().filter(|event| event.rank == rank) {
+        let Fact::Region(region) = &event.fact else { continue };
+        if !region.mapped && (sleep..wake).contains(&event.step) {
+            asleep.insert(&region.region);
+        } else if region.mapped && (wake..=last).contains(&event.step) {
+            woken |= asleep.contains(region.region.as_str());
+        }
+    }
+    woken
 }
 
 /// Phases whose outputs the transition is judged by: each update of the composite lane, and the
@@ -145,12 +219,12 @@ fn ended(case: &mut Case<'_, '_>, site: (usize, usize), step: &StepView) {
         Some(StepOutcome::Ok | StepOutcome::Unsupported { .. }) => return,
         None => (FindingCode::EngineDied, name.to_owned(), "the step never ended".to_owned(), None),
     };
-    let found = symptom("ended", name, 0, format!("step {object}: {text}"));
+    let found = symptom(ENDED, name, 0, format!("step {object}: {text}"));
     // A refusal answers whatever is wrong with the update. A hang or a death is the slot's that it
     // waited on or touched; where that is not known, a stale address may have led anywhere.
     let refused = code == FindingCode::StepRefused;
     let joined = match address.and_then(|address| owner_at(case, site, address)) {
-        Some(slot) => case.join(&slot, site, found.clone()),
+        Some(slot) => case.join_slot(&slot, site, found.clone()),
         None => case.join_site(site, &found, |known| {
             refused || known.category == Category::Room(Room::Storage)
         }),

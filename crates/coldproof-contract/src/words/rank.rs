@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// How many ranks a model is cut into, along each kind of parallelism.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Topology {
     /// Tensor-parallel ranks.
     pub tp: u32,
@@ -59,16 +59,23 @@ impl Topology {
         })
     }
 
-    /// The number of ranks.
+    /// The number of ranks, at most `u32::MAX`.
     #[must_use]
     pub const fn size(self) -> u32 {
-        self.tp * self.pp * self.ep
+        self.tp.saturating_mul(self.pp).saturating_mul(self.ep)
+    }
+
+    /// Whether this is one of its ranks.
+    #[must_use]
+    pub const fn contains(self, rank: Rank) -> bool {
+        rank.pp < self.pp && rank.ep < self.ep && rank.tp < self.tp
     }
 
     /// The global index of a rank: pp outermost, tp innermost.
     #[must_use]
     pub const fn index(self, rank: Rank) -> u32 {
-        (rank.pp * self.ep + rank.ep) * self.tp + rank.tp
+        let stage = rank.pp.saturating_mul(self.ep).saturating_add(rank.ep);
+        stage.saturating_mul(self.tp).saturating_add(rank.tp)
     }
 }
 

@@ -150,7 +150,8 @@ fn an_engine_that_gives_no_account_on_a_rank_claims_nothing_there() {
         .drop(|rank, fact| rank.tp == 1 && matches!(fact, Fact::Application(_)));
     assert_silent(&run);
     run.phase("warm", "A>B").drop(|_, fact| matches!(fact, Fact::Application(_)));
-    assert_silent(&run);
+    let reason = "arm `warm` stated no application in `A>B`";
+    assert_undecided(&run, Room::Lifecycle, reason);
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn an_account_without_a_promise_is_not_judged() {
     let mut run = correct();
     account(&mut run, NORM, |fact| vec![fact.clone(), fact]);
     run.phase("warm", "A>B").drop(|_, fact| matches!(fact, Fact::Manifest(_)));
-    assert_silent(&run);
+    assert_undecided(&run, Room::Names, "arm `warm` sealed no manifest in `A>B`");
 }
 
 #[test]
@@ -252,6 +253,29 @@ fn the_wrong_half_of_a_slot_is_misplaced_and_its_gap_is_no_second_finding() {
     let mut run = correct();
     account(&mut run, GATE, |fact| vec![rows(&fact, (0, 4), (4, 8))]);
     assert_eq!(run.found(), [one(Code::ShardMisplaced, GATE_UP, &[0])]);
+    // A gap of another source in the same slot is another fault.
+    account(&mut run, UP, |_| vec![]);
+    let wanted =
+        [one(Code::ApplicationMissing, UP, &[0]), one(Code::ShardMisplaced, GATE_UP, &[0])];
+    assert_eq!(run.found(), wanted);
+}
+
+#[test]
+fn a_gap_in_a_slot_that_sentinels_show_misplaced_joins_that_finding() {
+    let mut run = correct_at(2);
+    run.phase("routing", "A>S0").map(|rank, mut fact| {
+        if let Fact::Origins(origins) = &mut fact
+            && origins.slot.0 == GATE_UP
+            && rank.tp == 1
+        {
+            origins.runs[0].element = 0;
+        }
+        Some(fact)
+    });
+    account(&mut run, GATE, |_| vec![]);
+    assert_eq!(run.found(), [one(Code::ShardMisplaced, GATE_UP, &[1])]);
+    let events = run.judge().findings.remove(0).events;
+    assert_eq!(events.last().unwrap().what, "applied");
 }
 
 #[test]
@@ -473,6 +497,11 @@ fn a_cold_load_that_is_not_its_file_is_found_though_the_live_engine_is_equal_to_
     source(&mut run, "cold-b", "before", NORM, Some("narrowed"));
     assert_eq!(run.found(), [one(Code::LoaderStale, NORM, &[0])]);
     assert_eq!(run.judge().findings[0].actual, "its digest is not the file's");
+    // A finding about something else explains nothing of it.
+    let garbage = Some(model::content("garbage"));
+    run.phase("warm", "A>B").read(model::ROPE, |_, read| read.content = garbage);
+    let wanted = [one(Code::LoaderStale, NORM, &[0]), one(Code::StateLost, model::ROPE, &[0])];
+    assert_eq!(run.found(), wanted);
 }
 
 #[test]

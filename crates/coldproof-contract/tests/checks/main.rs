@@ -4,6 +4,7 @@
 
 mod caches;
 mod derived;
+mod exercised;
 mod lifecycle;
 mod names;
 mod record;

@@ -69,7 +69,7 @@ fn one_missing_and_one_unexpected_do_not_cancel_out() {
 fn a_source_that_no_rank_took_is_unrouted() {
     let mut run = correct_at(2);
     receipts(&mut run, "names", |_, receipt| receipt.unrouted.push(UP.to_owned()));
-    assert_eq!(run.found(), [one(Code::SourceUnrouted, UP, &[0])]);
+    assert_eq!(run.found(), [one(Code::SourceUnrouted, UP, &[0, 1])]);
     assert!(run.judge().findings[0].why.contains("the delivery of arm `names`"));
 }
 

@@ -126,3 +126,12 @@ fn a_topology_of_no_ranks_or_too_many_is_refused() {
         assert!(matches!(error, RecordError::Malformed { line: 1, .. }), "{error}");
     }
 }
+
+#[test]
+fn an_event_of_a_rank_that_its_arm_does_not_have_is_refused() {
+    let mut record = correct().record();
+    assert!(read(&written(&record)).is_ok());
+    record.events.last_mut().unwrap().rank.ep = u32::MAX;
+    let error = read(&written(&record)).unwrap_err();
+    assert!(matches!(error, RecordError::Rank { .. }), "{error}");
+}

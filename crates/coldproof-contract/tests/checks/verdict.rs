@@ -226,3 +226,39 @@ fn events_of_an_arm_that_the_header_does_not_name_are_not_judged() {
     assert_eq!(arm, "composite");
     assert_eq!(run.judge().transition.status, Status::NotCovered);
 }
+
+#[test]
+fn what_an_engine_cannot_do_is_not_covered() {
+    let cannot = || StepOutcome::Unsupported { what: "capture".to_owned() };
+    let reason = "the engine does not support capture (step `capture`)".to_owned();
+    let mut run = correct();
+    run.phase("warm", "before").ends(StepName::Capture, cannot());
+    let verdict = run.judge();
+    assert_eq!((verdict.findings.len(), verdict.verdict), (0, VerdictKind::Undecided));
+    for of in [Room::Storage, Room::Derived, Room::Lifecycle, Room::State] {
+        assert_eq!(room(&verdict, of), (Status::NotCovered, reason.clone()));
+    }
+    assert_eq!(room(&verdict, Room::Names).0, Status::Pass);
+    let mut run = correct();
+    run.phase("composite", "before").ends(StepName::Capture, cannot());
+    assert_eq!(run.judge().transition.status, Status::NotCovered);
+    assert_eq!(run.judge().transition.reason, Some(reason));
+    // What was found all the same is found.
+    let mut run = stale_value();
+    run.phase("warm", "B>A").ends(StepName::Update, cannot());
+    assert_eq!(run.found(), [one(Code::DerivedStale, NORM_F32, &[0])]);
+    assert_eq!(room(&run.judge(), Room::Derived).0, Status::Fail);
+}
+
+#[test]
+fn a_seeded_fault_that_is_not_found_is_undecided() {
+    let mut run = correct();
+    run.header.settings.seeded.push("F2.01".to_owned());
+    let verdict = run.judge();
+    assert_eq!((verdict.findings.len(), verdict.verdict), (0, VerdictKind::Undecided));
+    assert_eq!(verdict.notes[0].text, "switched on and not found: F2.01");
+    let mut run = stale_value();
+    run.header.settings.seeded.push("F2.01".to_owned());
+    assert_eq!(run.judge().verdict, VerdictKind::Fail);
+    assert_eq!(run.judge().notes, []);
+}

@@ -195,6 +195,15 @@ fn strike(layout: &Layout, history: &mut Vec<Write>, fault: Fault, place: Place)
     }
 }
 
+fn is_unknown(write: &Write) -> bool {
+    write.application.source == "unknown" || write.application.slot.0 == "unknown"
+}
+
+fn is_empty(write: &Write) -> bool {
+    let application = &write.application;
+    application.source_fragment.volume() == 0 && application.slot_fragment.volume() == 0
+}
+
 fn history(layout: &Layout, splits: &[Place], seed: u64) -> Vec<Write> {
     let mut history = moves(layout);
     for &place in splits {
@@ -259,6 +268,9 @@ proptest! {
         for (fault, place) in faults.into_iter().zip(places) {
             strike(layout, &mut history, fault, place);
         }
+        // One fault may take the elements away that another would have written under a wrong name:
+        // then no byte tells of the name. See the test of names.
+        history.retain(|write| !(is_unknown(write) && is_empty(write)));
         let errors = judged(layout, &history);
         prop_assert_eq!(errors.is_empty(), is_legal(layout, &history), "{:?}", errors);
     }

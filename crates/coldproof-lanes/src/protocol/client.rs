@@ -1,8 +1,8 @@
 //! The lanes' side: an engine in another process, killed when it misses a deadline.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use coldproof_checkpoint::TensorRef;
@@ -22,7 +22,8 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct ProcessEngine {
     child: Child,
-    stdin: Option<ChildStdin>,
+    /// Lines for its stdin. A thread writes them: a child that does not read must not hold us up.
+    requests: Option<Sender<Vec<u8>>>,
     answers: Receiver<std::io::Result<String>>,
     deadline: Duration,
     ended: Option<EngineError>,
@@ -39,7 +40,16 @@ impl ProcessEngine {
         let mut child = command
             .spawn()
             .map_err(|error| died(format!("its process could not be started: {error}")))?;
-        let stdin = child.stdin.take();
+        let mut stdin = child.stdin.take().ok_or_else(|| died("it has no stdin".to_owned()))?;
+        let (requests, lines) = channel::<Vec<u8>>();
+        std::thread::spawn(move || {
+            // A child that is gone is noticed by its missing answer.
+            for line in lines {
+                if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
+                    break;
+                }
+            }
+        });
         let stdout = child.stdout.take().ok_or_else(|| died("it has no stdout".to_owned()))?;
         let (sender, answers) = channel();
         std::thread::spawn(move || {
@@ -50,7 +60,8 @@ impl ProcessEngine {
             }
         });
         let deadline = Duration::from_millis(spec.deadline_ms);
-        let mut engine = Self { child, stdin, answers, deadline, ended: None };
+        let requests = Some(requests);
+        let mut engine = Self { child, requests, answers, deadline, ended: None };
         engine.done(&Request::Initialize { spec: spec.clone() })?;
         Ok(engine)
     }
@@ -79,11 +90,8 @@ impl ProcessEngine {
         let mut line = serde_json::to_vec(request)
             .map_err(|error| died(format!("a request could not be written: {error}")))?;
         line.push(b'\n');
-        let stdin = self.stdin.as_mut().ok_or_else(|| died("it has no stdin".to_owned()))?;
-        stdin
-            .write_all(&line)
-            .and_then(|()| stdin.flush())
-            .map_err(|error| died(format!("its process is gone: {error}")))?;
+        // Where the writer has gone, the answer does not come either.
+        let _ = self.requests.as_ref().map(|requests| requests.send(line));
         match self.answers.recv_timeout(self.deadline + GRACE) {
             Ok(Ok(line)) => serde_json::from_str(&line)
                 .map_err(|error| died(format!("its answer is not of the protocol: {error}"))),
@@ -103,7 +111,7 @@ impl ProcessEngine {
     /// Ends the process; its answers are no longer waited for.
     fn end(&mut self, error: EngineError) {
         self.ended = Some(error);
-        self.stdin = None;
+        self.requests = None;
         // A process that is gone already is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();

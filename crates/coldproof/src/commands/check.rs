@@ -36,6 +36,6 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     output::print(&match args.format {
         Format::Text => output::verdict(&verdict),
         Format::Json => output::json(&verdict),
-    });
+    })?;
     Ok(verdict.verdict.into())
 }

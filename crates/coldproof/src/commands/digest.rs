@@ -15,12 +15,12 @@ use crate::prepare::failure;
 pub(super) fn run(args: &DigestArgs) -> Result<Exit, Failure> {
     let own = read(&args.checkpoint)?;
     let Some(against) = &args.against else {
-        output::print(&single(args, &own));
+        output::print(&single(args, &own))?;
         return Ok(Exit::Proven);
     };
     let other = read(against)?;
     let differing = differing(&own, &other);
-    output::print(&compared(args, against, &own, &other, &differing));
+    output::print(&compared(args, against, &own, &other, &differing))?;
     Ok(if differing.is_empty() { Exit::Proven } else { Exit::Found })
 }
 

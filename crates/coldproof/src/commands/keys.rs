@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
-use coldproof_checkpoint::{Accounting, Checkpoint};
+use coldproof_checkpoint::{Accounting, Checkpoint, RedundantAlias, redundant_differs};
 use coldproof_contract::words::Dtype;
 
 use crate::args::{Format, KeysArgs};
@@ -31,18 +31,16 @@ pub(super) fn run(args: &KeysArgs) -> Result<Exit, Failure> {
     };
     let catalogue = Catalogue::of(&model);
     let accounting = Accounting::of(&catalogue, checkpoint.tensors().values());
-    let clean = accounting.missing.is_empty()
-        && accounting.unexpected.is_empty()
-        && accounting.ambiguous.is_empty()
-        && accounting.mismatched.is_empty();
+    let differing = redundant_differs(&checkpoint, &accounting).map_err(failure)?;
+    let clean = accounting.is_clean() && differing.is_empty();
     output::print(&match args.format {
-        Format::Text => text(&accounting),
-        Format::Json => json(args, &accounting, clean),
-    });
+        Format::Text => text(&accounting, &differing),
+        Format::Json => json(args, &accounting, &differing, clean),
+    })?;
     Ok(if clean { Exit::Proven } else { Exit::Found })
 }
 
-fn text(accounting: &Accounting) -> String {
+fn text(accounting: &Accounting, differing: &[RedundantAlias]) -> String {
     let mut text = String::new();
     for missing in &accounting.missing {
         let or = match missing.alternatives.as_slice() {
@@ -66,7 +64,14 @@ fn text(accounting: &Accounting) -> String {
             mismatched.source
         );
     }
-    for alias in &accounting.redundant_alias {
+    for alias in differing {
+        let _ = writeln!(
+            text,
+            "differs: {} is another name of {} and holds other bytes",
+            alias.source, alias.target
+        );
+    }
+    for alias in accounting.redundant_alias.iter().filter(|alias| !differing.contains(alias)) {
         let _ = writeln!(text, "redundant: {} is another name of {}", alias.source, alias.target);
     }
     let _ = writeln!(
@@ -81,7 +86,12 @@ fn text(accounting: &Accounting) -> String {
     text
 }
 
-fn json(args: &KeysArgs, accounting: &Accounting, clean: bool) -> String {
+fn json(
+    args: &KeysArgs,
+    accounting: &Accounting,
+    differing: &[RedundantAlias],
+    clean: bool,
+) -> String {
     let matched: Vec<_> = (accounting.matched.iter())
         .map(|rule| serde_json::json!({"source": rule.source, "slot": rule.slot}))
         .collect();
@@ -102,9 +112,10 @@ fn json(args: &KeysArgs, accounting: &Accounting, clean: bool) -> String {
             })
         })
         .collect();
-    let redundant: Vec<_> = (accounting.redundant_alias.iter())
-        .map(|a| serde_json::json!({"source": a.source, "target": a.target}))
-        .collect();
+    let aliases = |aliases: &[RedundantAlias]| -> Vec<serde_json::Value> {
+        let pair = |a: &RedundantAlias| serde_json::json!({"source": a.source, "target": a.target});
+        aliases.iter().map(pair).collect()
+    };
     let document = serde_json::json!({
         "schema": "coldproof.keys/1",
         "checkpoint": args.checkpoint,
@@ -114,7 +125,8 @@ fn json(args: &KeysArgs, accounting: &Accounting, clean: bool) -> String {
         "unexpected": accounting.unexpected,
         "ambiguous": ambiguous,
         "mismatched": mismatched,
-        "redundant_alias": redundant,
+        "redundant_alias": aliases(&accounting.redundant_alias),
+        "differing_alias": aliases(differing),
     });
     format!("{document}\n")
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &[OsString]) -> Exit {
         Command::Digest(args) => digest::run(args),
         Command::Perturb(args) => perturb::run(args),
         Command::Sentinel(args) => sentinel::run(args),
-        Command::Completions { shell } => Ok(completions(*shell)),
+        Command::Completions { shell } => completions(*shell),
         Command::Agent => agent::run(),
     };
     interrupt::hold();
@@ -52,7 +52,8 @@ const fn format(command: &Command) -> Format {
 
 fn report(failure: &Failure, format: Format) -> Exit {
     if format == Format::Json {
-        output::print(&format!("{}\n", failure.json()));
+        // The exit code says the same where stdout cannot be written.
+        let _ = output::print(&format!("{}\n", failure.json()));
     }
     anstream::eprint!("{}", output::failure(failure));
     Exit::Usage
@@ -61,24 +62,26 @@ fn report(failure: &Failure, format: Format) -> Exit {
 /// Help and version go to stdout and end well; the rest is bad usage.
 fn usage(args: &[OsString], error: &clap::Error) -> Exit {
     if !error.use_stderr() {
-        output::print(&error.render().ansi().to_string());
-        return Exit::Proven;
+        let printed = output::print(&error.render().ansi().to_string());
+        return printed.map_or(Exit::Usage, |()| Exit::Proven);
     }
     let json = args.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
         || args.iter().any(|arg| arg == "--format=json");
     if json {
         let text = error.render().to_string();
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        let failure = Failure::usage("arguments", message, "`coldproof --help` lists the commands");
-        output::print(&format!("{}\n", failure.json()));
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let words: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
+        let hint = "`coldproof --help` lists the commands";
+        let failure = Failure::usage("arguments", words.join(" "), hint);
+        let _ = output::print(&format!("{}\n", failure.json()));
     }
     anstream::eprint!("{}", error.render().ansi());
     Exit::Usage
 }
 
-fn completions(shell: clap_complete::Shell) -> Exit {
+fn completions(shell: clap_complete::Shell) -> Result<Exit, Failure> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "coldproof", &mut text);
-    output::print(&String::from_utf8_lossy(&text));
-    Exit::Proven
+    output::print(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::Proven)
 }

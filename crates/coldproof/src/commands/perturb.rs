@@ -1,6 +1,6 @@
 //! `coldproof perturb`: a deterministic B from A.
 
-use coldproof_checkpoint::{Checkpoint, perturb, perturb_ulp};
+use coldproof_checkpoint::{Checkpoint, perturb, perturb_ulp, ties_of};
 
 use crate::args::{Format, PerturbArgs};
 use crate::error::Failure;
@@ -10,10 +10,11 @@ use crate::prepare::failure;
 
 pub(super) fn run(args: &PerturbArgs) -> Result<Exit, Failure> {
     let from = Checkpoint::open(&args.checkpoint).map_err(failure)?;
+    let ties = ties_of(&from);
     let moved = if args.ulp {
-        Some(perturb_ulp(&from, &args.out, args.seed).map_err(failure)?)
+        Some(perturb_ulp(&from, &ties, &args.out, args.seed).map_err(failure)?)
     } else {
-        perturb(&from, &args.out, args.seed).map_err(failure)?;
+        perturb(&from, &ties, &args.out, args.seed).map_err(failure)?;
         None
     };
     let text = match (args.format, moved) {
@@ -43,6 +44,6 @@ pub(super) fn run(args: &PerturbArgs) -> Result<Exit, Failure> {
             format!("`{}`: every element of {} tensors moved\n", args.out, from.tensors().len())
         }
     };
-    output::print(&text);
+    output::print(&text)?;
     Ok(Exit::Proven)
 }

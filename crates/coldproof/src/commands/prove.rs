@@ -2,12 +2,13 @@
 
 use std::process::Command;
 
-use coldproof_contract::evidence::Record;
+use coldproof_contract::evidence::{Fact, Record, StepOutcome};
 use coldproof_contract::verdict::{Verdict, judge};
 use coldproof_contract::words::Topology;
 use coldproof_lanes::adapters::Reference;
 use coldproof_lanes::engine::{Capabilities, EngineError, EngineUnderTest, Reply, StartSpec};
 use coldproof_lanes::factory::EngineFactory;
+use coldproof_lanes::lane::{COLD, COLD_ROUTING};
 use coldproof_lanes::protocol::ProcessEngine;
 
 use crate::args::{Format, ProveArgs};
@@ -63,13 +64,14 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
     let verdict = judge(&record);
     progress.clear();
     unchanged?;
+    cold_refusal(&record)?;
     if let Some(out) = out {
         write(&out, &record, &verdict)?;
     }
     output::print(&match settings.format {
         Format::Text => output::verdict(&verdict),
         Format::Json => output::json(&verdict),
-    });
+    })?;
     Ok(verdict.verdict.into())
 }
 
@@ -89,4 +91,25 @@ fn write(out: &OutDir, record: &Record, verdict: &Verdict) -> Result<(), Failure
     out.evidence(record)?;
     out.text("junit.xml", &output::junit(verdict))?;
     out.text("verdict.json", &output::json(verdict))
+}
+
+/// What a cold engine refuses, no fault and no update had a part in: it is bad input.
+fn cold_refusal(record: &Record) -> Result<(), Failure> {
+    let cold = |arm: &str| arm == COLD || arm == COLD_ROUTING;
+    let refused = record.events.iter().filter(|event| cold(&event.arm)).find_map(|event| {
+        let Fact::Step(step) = &event.fact else { return None };
+        match &step.outcome {
+            Some(StepOutcome::Error { text }) => Some((step.name, text)),
+            _ => None,
+        }
+    });
+    match refused {
+        None => Ok(()),
+        Some((step, text)) => Err(Failure::new(
+            "model",
+            step.name(),
+            format!("a cold load is refused in step `{step}`: {text}"),
+            "what has no cold load cannot be compared with one; mend the checkpoint or the options",
+        )),
+    }
 }

@@ -1,6 +1,6 @@
 //! `coldproof sentinel`: checkpoints whose values together say where they came from.
 
-use coldproof_checkpoint::{Checkpoint, SentinelPlan};
+use coldproof_checkpoint::{Checkpoint, SentinelPlan, ties_of};
 
 use crate::args::{Format, SentinelArgs};
 use crate::error::Failure;
@@ -12,7 +12,7 @@ pub(super) fn run(args: &SentinelArgs) -> Result<Exit, Failure> {
     let from = Checkpoint::open(&args.checkpoint).map_err(failure)?;
     empty(args)?;
     let plan = SentinelPlan::of(&from).map_err(failure)?;
-    plan.write(&from, &args.out).map_err(failure)?;
+    plan.write(&from, &ties_of(&from), &args.out).map_err(failure)?;
     let text = match args.format {
         Format::Json => {
             let bases: serde_json::Map<String, serde_json::Value> = (plan.sources().iter())
@@ -34,7 +34,7 @@ pub(super) fn run(args: &SentinelArgs) -> Result<Exit, Failure> {
             plan.digits()
         ),
     };
-    output::print(&text);
+    output::print(&text)?;
     Ok(Exit::Proven)
 }
 

@@ -7,6 +7,8 @@ use std::io::Write;
 
 use coldproof_contract::verdict::Verdict;
 
+use crate::error::Failure;
+
 pub(crate) use junit::junit;
 pub(crate) use terminal::{failure, verdict};
 
@@ -18,9 +20,16 @@ pub(crate) fn json(verdict: &Verdict) -> String {
     text
 }
 
-/// Prints a result. A closed stdout ends quietly.
-pub(crate) fn print(text: &str) {
+/// Prints a result. A closed stdout ends quietly: whoever closed it has read what they wanted.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
-    // Whoever closed the pipe has read what they wanted.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::output("stdout", &error))
+        }
+        _ => Ok(()),
+    }
 }

@@ -8,6 +8,9 @@ use coldproof_contract::verdict::{Category, Finding, Room, Status, Verdict, Verd
 
 use crate::error::Failure;
 
+/// Unseen slots that are named; the rest are counted, and all are in `verdict.json`.
+const UNSEEN_MAX: usize = 8;
+
 /// Findings of one code that are printed one by one; the rest are counted.
 const EACH_MAX: usize = 3;
 
@@ -110,10 +113,15 @@ fn one(text: &mut String, finding: &Finding) {
 
 fn notes(text: &mut String, verdict: &Verdict) {
     if !verdict.unseen.is_empty() {
+        let shown = &verdict.unseen[..verdict.unseen.len().min(UNSEEN_MAX)];
+        let more = match verdict.unseen.len() - shown.len() {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
         let _ = writeln!(
             text,
-            "\nunseen by any output (judged by content alone): {}",
-            verdict.unseen.join(", ")
+            "\nunseen by any output (judged by content alone): {}{more}",
+            shown.join(", ")
         );
     }
     for note in &verdict.notes {

@@ -7,7 +7,7 @@ use crate::error::Failure;
 /// The rows of these faults. `F1.05~` is the twin of `F1.05` and needs the same.
 ///
 /// # Errors
-/// A fault that nobody knows.
+/// A fault that nobody knows, or one together with its twin.
 pub(crate) fn rows(ids: &[String]) -> Result<Vec<&'static FaultRow>, Failure> {
     let row = |id: &String| {
         let bare = id.strip_suffix('~').unwrap_or(id);
@@ -20,6 +20,15 @@ pub(crate) fn rows(ids: &[String]) -> Result<Vec<&'static FaultRow>, Failure> {
             )
         })
     };
+    for id in ids {
+        if ids.contains(&format!("{id}~")) {
+            return Err(Failure::usage(
+                "--fault",
+                format!("`{id}` and its twin `{id}~` contradict each other"),
+                "switch one of them on",
+            ));
+        }
+    }
     ids.iter().map(row).collect()
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn make(
     fs_err::write(a.join("config.json"), &text)
         .map_err(|error| Failure::output(a.as_str(), &error))?;
     let from = Checkpoint::open(&a).map_err(failure)?;
-    perturb(&from, &b, seed.wrapping_add(2)).map_err(failure)?;
+    perturb(&from, &[], &b, seed.wrapping_add(2)).map_err(failure)?;
     Ok((a, b))
 }
 

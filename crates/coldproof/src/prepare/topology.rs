@@ -16,8 +16,16 @@ pub(crate) fn asked(
     model: &ModelConfig,
     rules: &[SourceRule],
     settings: &ProveSettings,
+    least: u32,
 ) -> Result<Topology, Failure> {
     let Some(tp) = settings.tp else { return Ok(Topology::SINGLE) };
+    if tp < least {
+        return Err(Failure::usage(
+            "--tp",
+            format!("the fault needs tp {least} and --tp is {tp}"),
+            "give more ranks, or leave --tp out",
+        ));
+    }
     let valid: Vec<u32> = DEGREES.into_iter().filter(|&tp| divides(model, rules, tp)).collect();
     if valid.contains(&tp) {
         return Ok(Topology::tensor(tp));

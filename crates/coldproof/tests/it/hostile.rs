@@ -169,3 +169,57 @@ fn absurd_sizes_are_refused_before_anything_is_allocated() {
         refused(copy.path(), "");
     }
 }
+
+#[test]
+fn what_the_embedded_engine_cannot_compute_is_refused_by_name() {
+    let copy = copy_of("llama/B");
+    let path = copy.path().join("config.json");
+    let text = fs_err::read_to_string(&path).unwrap();
+    for (field, value, names) in [
+        ("\"dtype\": \"bfloat16\"", "\"dtype\": \"float16\"", "F16"),
+        ("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1", "positions"),
+        (
+            "\"max_position_embeddings\": 256",
+            "\"max_position_embeddings\": 268435456",
+            "max_position",
+        ),
+    ] {
+        assert!(text.contains(field));
+        fs_err::write(&path, text.replace(field, value)).unwrap();
+        refused(copy.path(), names);
+    }
+}
+
+#[test]
+fn a_second_name_of_a_tied_head_must_have_its_bytes() {
+    let from = fixture("llama_tied/A");
+    let prove = |to: &Path| {
+        coldproof(&[
+            "prove".as_ref(),
+            "--format=json".as_ref(),
+            "--from".as_ref(),
+            from.as_os_str(),
+            "--to".as_ref(),
+            to.as_os_str(),
+        ])
+    };
+    let copy = copy_of("llama_tied/B");
+    let (mut header, mut data) = parts(copy.path());
+    let embedding = header["model.embed_tokens.weight"].clone();
+    let span = embedding["data_offsets"].as_array().unwrap();
+    let (start, end) = (span[0].as_u64().unwrap() as usize, span[1].as_u64().unwrap() as usize);
+    let (first, bytes) = (data.len(), data[start..end].to_vec());
+    data.extend_from_slice(&bytes);
+    let mut head = embedding;
+    head["data_offsets"] = json!([first, data.len()]);
+    header.insert("lm_head.weight".to_owned(), head);
+    let text = Value::Object(header).to_string();
+    write(copy.path(), &text, &data);
+    let equal = prove(copy.path());
+    assert_eq!(equal.code, 0, "{}{}", equal.stdout, equal.stderr);
+    data[first] ^= 1;
+    write(copy.path(), &text, &data);
+    let ran = prove(copy.path());
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert_eq!(ran.json()["object"], "lm_head.weight");
+}

@@ -27,6 +27,41 @@ fn options_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
+fn options_that_contradict_a_fault_are_refused() {
+    bad(&["prove", "--fault", "F5.01", "--tp", "1"], "tp 2");
+    bad(&["prove", "--fault", "F1.05,F1.05~"], "contradict");
+    bad(&["prove", "--fault", "F9.99"], "F1.05");
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error() {
+    let full = fs_err::File::options().write(true).open("/dev/full").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_coldproof"))
+        .arg("keys")
+        .arg(fixture("llama/A"))
+        .stdout(full.into_file())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stdout"));
+}
+
+#[test]
+fn a_closed_stdout_ends_quietly() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_coldproof"))
+        .arg("digest")
+        .arg(fixture("llama/A"))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn bad_usage_is_one_json_document_where_json_was_asked_for() {
     for args in
         [&["prove", "--format", "json", "--tp", "x"][..], &["prove", "--format=json", "--pp", "2"]]
@@ -36,6 +71,8 @@ fn bad_usage_is_one_json_document_where_json_was_asked_for() {
         assert_eq!(ran.json()["schema"], "coldproof.error/1");
         assert_eq!(ran.json()["code"], "usage");
     }
+    let message = coldproof(&["perturb", "A", "B", "--format=json"]).json()["message"].clone();
+    assert!(message.as_str().unwrap().contains("--seed"), "{message}");
 }
 
 #[test]

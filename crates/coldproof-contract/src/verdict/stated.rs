@@ -1,0 +1,108 @@
+//! What the caller and the engine must have stated for a room to be proven. A statement acquits
+//! nobody; where there is none, nothing was there to contradict the bytes.
+
+use std::collections::BTreeSet;
+
+use super::case::Case;
+use super::{Room, transition};
+use crate::evidence::{ArmView, LaneName, PhaseView};
+use crate::words::SlotKind;
+
+/// Lists per room what was not stated, or not held against its file.
+pub(super) fn check(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    for arm in view.arms.iter().filter(|arm| arm.header.against.is_some()) {
+        for (_, phase) in arm.updated() {
+            if arm.header.lane != LaneName::Caches {
+                manifest(case, arm, phase);
+            }
+            if arm.header.lane == LaneName::Differential {
+                account(case, arm, phase);
+            }
+            sources(case, arm, phase);
+        }
+    }
+    if view.ran(LaneName::Names) {
+        deliveries(case);
+    }
+}
+
+fn undecided(case: &mut Case<'_, '_>, room: Room, text: String) {
+    case.cover(room).undecided.insert(text);
+}
+
+fn manifest(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
+    let (name, label) = (&arm.header.arm, phase.phase);
+    let Some(seen) = phase.manifests.last() else {
+        undecided(case, Room::Names, format!("arm `{name}` sealed no manifest in `{label}`"));
+        return;
+    };
+    let promised = &seen.fact.checkpoint;
+    if phase.at.is_some_and(|at| at != promised) {
+        let text = format!("the manifest of arm `{name}` in `{label}` promises `{promised}`");
+        undecided(case, Room::Names, text);
+    }
+}
+
+/// The engine's own account of an update of the differential lane.
+fn account(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
+    let (name, label) = (&arm.header.arm, phase.phase);
+    let derived = phase.slots.values().any(|slot| slot.fact.slot_kind == SlotKind::Derived);
+    let missing = transition::missing_steps(phase);
+    let absent = [
+        (phase.applications.is_empty(), Room::Lifecycle, "no application"),
+        (phase.post_loads.is_empty() && derived, Room::Lifecycle, "no post-load stage"),
+        (phase.receipts.is_empty(), Room::Lifecycle, "no receipt"),
+        (phase.states.is_empty(), Room::State, "no configuration"),
+    ];
+    for (absent, room, what) in absent {
+        if absent {
+            undecided(case, room, format!("arm `{name}` stated {what} in `{label}`"));
+        }
+    }
+    if !missing.is_empty() {
+        let text = format!("arm `{name}` took no step {} in `{label}`", missing.join(", "));
+        undecided(case, Room::Lifecycle, text);
+    }
+}
+
+/// Every source of the checkpoint that is served has its file's digest, or a finding or a reason
+/// says why it was not put together.
+fn sources(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
+    let view = case.view;
+    let file = view.content(phase.at).and_then(|at| view.checkpoint(at));
+    let Some(file) = file.filter(|_| !phase.read_backs.is_empty()) else { return };
+    let rules = if file.rules.is_empty() { &view.header.rules } else { &file.rules };
+    let placed: BTreeSet<&str> = rules.iter().map(|rule| rule.source.as_str()).collect();
+    // A source that no rule places is a declared tie: its slot is another source's.
+    let wanted = file.sources.iter().map(|source| source.name.as_str());
+    for source in wanted.filter(|source| placed.contains(source)) {
+        let known = case.findings().iter().any(|finding| finding.object == source);
+        if known || phase.sources.contains_key(source) {
+            continue;
+        }
+        let (name, label) = (&arm.header.arm, phase.phase);
+        let text = format!("`{source}` of arm `{name}` was not held against its file in `{label}`");
+        if arm.header.lane == LaneName::Names {
+            undecided(case, Room::Names, text.clone());
+        }
+        undecided(case, Room::Lifecycle, text);
+    }
+}
+
+/// The names lane delivers B under its usual names and under every other spelling.
+fn deliveries(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    let arms = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Names);
+    let phases = arms.flat_map(|arm| arm.phases.iter().filter(|phase| phase.from.is_some()));
+    let delivered: BTreeSet<_> = phases.filter_map(|phase| phase.at).collect();
+    let spelled = |label: &_| view.checkpoint(label).is_some_and(|file| file.content.is_some());
+    if delivered.iter().all(|label| spelled(label)) {
+        undecided(case, Room::Names, "nothing was delivered under its usual names".to_owned());
+    }
+    let spellings = view.header.checkpoints.iter().filter(|file| file.content.is_some());
+    for file in spellings.filter(|file| !delivered.contains(&file.label)) {
+        let text = format!("the spelling `{}` was not delivered", file.label);
+        undecided(case, Room::Names, text);
+    }
+}

@@ -1,0 +1,192 @@
+//! What must have been stated, delivered and exercised before anything passes.
+
+use coldproof_contract::evidence::Fact;
+use coldproof_contract::verdict::{FindingCode as Code, Room, Status, VerdictKind};
+use coldproof_contract::words::{Generation, StepName, StorageId};
+
+use crate::support::model::{self, GATE, GATE_UP, NORM, NORM_F32, ROPE};
+use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one};
+
+#[track_caller]
+fn transition_undecided(run: &Run, reason: &str) {
+    let verdict = run.judge();
+    assert_eq!(verdict.findings, []);
+    assert_eq!(verdict.transition.status, Status::Undecided);
+    let text = verdict.transition.reason.unwrap_or_default();
+    assert!(text.contains(reason), "{text}");
+}
+
+#[test]
+fn a_difference_on_each_rank_is_one_finding_of_both() {
+    let mut run = correct_at(2);
+    run.phase("warm", "A>B").still_holds(NORM_F32, "A");
+    assert_eq!(run.found(), [one(Code::DerivedStale, NORM_F32, &[0, 1])]);
+    let mut run = correct_at(2);
+    run.phase("warm", "A>B").read(ROPE, |rank, read| {
+        if rank.tp == 1 {
+            read.content = Some(model::content("garbage"));
+        }
+    });
+    assert_eq!(run.found(), [one(Code::StateLost, ROPE, &[1])]);
+}
+
+#[test]
+fn a_source_that_was_not_read_back_is_named() {
+    let mut run = correct();
+    run.phase("warm", "A>B")
+        .drop(|_, fact| matches!(fact, Fact::SourceReadBack(read) if read.source == GATE));
+    let reason = format!("`{GATE}` of arm `warm` was not held against its file in `A>B`");
+    assert_undecided(&run, Room::Lifecycle, &reason);
+    let mut run = correct();
+    run.phase("names", "A>B")
+        .drop(|_, fact| matches!(fact, Fact::SourceReadBack(read) if read.source == GATE));
+    assert_undecided(&run, Room::Names, "was not held against its file");
+}
+
+#[test]
+fn receipts_are_judged() {
+    let receipt = |change: fn(&mut coldproof_contract::evidence::ReceiptFact)| {
+        let mut run = correct();
+        run.phase("warm", "A>B").map(|_, mut fact| {
+            if let Fact::Receipt(receipt) = &mut fact {
+                change(receipt);
+            }
+            Some(fact)
+        });
+        run.found()
+    };
+    assert_eq!(receipt(|_| ()), []);
+    let wanted = [one(Code::MixedGeneration, "transaction 2", &[0])];
+    assert_eq!(receipt(|receipt| receipt.committed = false), wanted);
+    let wanted = [one(Code::ApplicationMissing, "x", &[0])];
+    assert_eq!(receipt(|receipt| receipt.buffered = vec!["x".to_owned()]), wanted);
+    let wanted = [one(Code::LabelWithoutEffect, "generation of `A>B`", &[0])];
+    assert_eq!(receipt(|receipt| receipt.generation = Generation(99)), wanted);
+}
+
+#[test]
+fn without_receipts_there_is_no_certificate_and_no_pass() {
+    let mut run = correct();
+    run.phase("composite", "A>B").drop(|_, fact| matches!(fact, Fact::Receipt(_)));
+    let verdict = run.judge();
+    assert_eq!((verdict.findings.len(), verdict.verdict), (0, VerdictKind::Undecided));
+    assert!(verdict.notes.iter().any(|note| note.text.starts_with("no certificate")));
+}
+
+#[test]
+fn an_epoch_older_than_an_input_convicts() {
+    let mut run = correct();
+    run.phase("warm", "A>B").slot(NORM_F32, |_, slot| slot.epoch = Generation(0));
+    assert_eq!(run.found(), [one(Code::DerivedStale, NORM_F32, &[0])]);
+}
+
+#[test]
+fn a_manifest_of_another_checkpoint_proves_no_names() {
+    let mut run = correct();
+    run.phase("names", "A>B").map(|_, mut fact| {
+        if let Fact::Manifest(manifest) = &mut fact {
+            manifest.checkpoint = model::label("A");
+        }
+        Some(fact)
+    });
+    assert_undecided(&run, Room::Names, "promises `A`");
+}
+
+#[test]
+fn each_spelling_must_be_delivered() {
+    let run = correct().without_arm("names-1");
+    assert_undecided(&run, Room::Names, "the spelling `B-alt` was not delivered");
+    let run = correct().without_arm("names");
+    assert_undecided(&run, Room::Names, "nothing was delivered under its usual names");
+}
+
+#[test]
+fn an_update_without_its_steps_proves_nothing() {
+    let mut run = correct();
+    run.phase("warm", "A>B").drop(|_, fact| match fact {
+        Fact::Step(step) => StepName::TRANSITION.contains(&step.name),
+        _ => false,
+    });
+    transition_undecided(&run, "arm `warm` took no step pause, update, finalize");
+}
+
+#[test]
+fn an_arm_against_itself_is_against_nothing() {
+    let mut run = correct();
+    let warm = run.header.arms.iter_mut().find(|arm| arm.arm == "warm").unwrap();
+    warm.against = Some("warm".to_owned());
+    assert_eq!(run.judge().verdict, VerdictKind::Undecided);
+}
+
+#[test]
+fn another_storage_at_the_same_address_is_another_binding() {
+    let mut run = correct();
+    run.since("warm", "A>B").slot(NORM, |_, slot| {
+        slot.fingerprint.as_mut().unwrap().storage = StorageId(77);
+    });
+    assert_eq!(run.found(), [one(Code::SlotRebound, NORM, &[0])]);
+}
+
+#[test]
+fn sleep_is_seen_in_the_memory_that_is_given_back() {
+    let mut run = correct();
+    run.phase("composite", "A>B").drop(|_, fact| matches!(fact, Fact::Region(_)));
+    transition_undecided(&run, "rank tp0 of arm `composite` was not seen to sleep in `A>B`");
+}
+
+#[test]
+fn rows_without_a_finite_number_do_not_count() {
+    let mut run = correct();
+    for arm in ["cold-b", "composite"] {
+        run.since(arm, "before").map(|_, mut fact| {
+            if let Fact::Logits(logits) = &mut fact {
+                for row in &mut logits.rows {
+                    row.bits = Some("7fc000007fc00000".to_owned());
+                }
+            }
+            Some(fact)
+        });
+    }
+    transition_undecided(&run, "no finite logits of arm `composite` after `A>B`");
+}
+
+#[test]
+fn every_rank_that_was_changed_shows_a_change() {
+    let mut run = correct_at(2);
+    let mut other = None;
+    run.phase("warm", "A>B").map(|_, fact| {
+        if let Fact::Control(control) = &fact {
+            let mut control = control.clone();
+            control.after = control.before;
+            other = Some(Fact::Control(control));
+        }
+        Some(fact)
+    });
+    assert_silent(&run);
+    let rank = coldproof_contract::words::Rank::tensor(1);
+    run.phase("warm", "A>B").add(StepName::Control, rank, other.into_iter().collect());
+    assert_undecided(&run, Room::Storage, "no live change on rank tp1 was seen by the replay");
+}
+
+#[test]
+fn requests_in_graph_mode_replay_a_graph() {
+    let mut run = correct();
+    run.phase("warm", "P>B").map(|_, mut fact| {
+        if let Fact::Launch(launch) = &mut fact {
+            launch.graph = None;
+        }
+        Some(fact)
+    });
+    let reason = "request `main` of arm `warm` replayed no graph after `P>B`";
+    assert_undecided(&run, Room::Storage, reason);
+}
+
+#[test]
+fn holding_the_bytes_of_a_checkpoint_that_is_the_same_is_no_fault() {
+    let mut run = correct();
+    let sources = run.header.checkpoints[0].sources.clone();
+    run.header.checkpoints[1].sources = sources;
+    run.phase("warm", "A>B").still_holds(GATE_UP, "A").still_holds(NORM, "A");
+    let found = run.found();
+    assert!(found.iter().all(|finding| finding.1 != Code::LabelWithoutEffect), "{found:?}");
+}
