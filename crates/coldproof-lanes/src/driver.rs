@@ -11,6 +11,8 @@ use crate::recorder::{ArmCursor, Recorder};
 
 /// Vocabularies up to this size are recorded bit for bit.
 const FULL_ROW_MAX: usize = 4_096;
+/// Deadlines of replays are multiples of this.
+const QUANTUM: Duration = Duration::from_secs(3);
 /// Of larger ones, this many of the largest logits.
 const TOP: usize = 64;
 
@@ -84,11 +86,14 @@ impl<'a, 'p> Driver<'a, 'p> {
     }
 
     /// A replay that takes twenty times as long as any before it hangs; nothing waits longer than
-    /// the run's deadline.
+    /// the run's deadline. Whole quanta, so that the evidence does not depend on the load of the
+    /// machine.
     fn deadline_of(&self, name: StepName) -> Duration {
         match name {
             StepName::Serve | StepName::Control if !self.slowest_serve.is_zero() => {
-                (self.slowest_serve * 20 + Duration::from_secs(3)).min(self.deadline)
+                let quanta = (self.slowest_serve * 20).as_millis() / QUANTUM.as_millis() + 1;
+                let quanta = u32::try_from(quanta).unwrap_or(u32::MAX);
+                QUANTUM.saturating_mul(quanta).min(self.deadline)
             }
             _ => self.deadline,
         }
