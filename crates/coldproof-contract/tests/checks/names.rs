@@ -3,7 +3,7 @@
 use coldproof_contract::evidence::{Fact, ManifestFact, ReceiptFact};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 
-use crate::support::model::{GATE, GATE_UP, NORM, UP};
+use crate::support::model::{GATE, GATE_UP, NORM, UP, content};
 use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one, room};
 
 fn manifest(run: &mut Run, arm: &str, change: impl Fn(&mut ManifestFact)) {
@@ -168,12 +168,17 @@ fn checks_count_sources_in_place() {
     let verdict = correct().judge();
     let (_, proven) = room(&verdict, Room::Names);
     assert_eq!(proven, "16 sources resolved to their slots and back, in 2 deliveries");
-    let mut run = correct();
-    run.phase("names", "A>B").map(|_, mut fact| {
-        if let Fact::SourceReadBack(read) = &mut fact {
-            read.digest = read.digest.filter(|_| read.source != NORM);
-        }
-        Some(fact)
-    });
-    assert_eq!(run.judge().categories[5].checks, 15);
+    // One that is not there, or is another, is not in place.
+    for digest in [None, Some(content("another"))] {
+        let mut run = correct();
+        run.phase("names", "A>B").map(|_, mut fact| {
+            if let Fact::SourceReadBack(read) = &mut fact
+                && read.source == NORM
+            {
+                read.digest = digest;
+            }
+            Some(fact)
+        });
+        assert_eq!(run.judge().categories[5].checks, 15);
+    }
 }
