@@ -109,6 +109,10 @@ pub struct ProveArgs {
     /// All that the embedded engine says of itself is its correct twin's.
     #[arg(long)]
     pub lying: bool,
+    /// Findings that are known: a TOML file. A run whose findings are all listed passes, one that
+    /// lists what is gone fails.
+    #[arg(long, value_name = "FILE")]
+    pub known: Option<Utf8PathBuf>,
     /// Write verdict.json, junit.xml and evidence.jsonl here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<Utf8PathBuf>,
@@ -156,6 +160,10 @@ pub struct CheckArgs {
     /// What must be proven, instead of what the run required.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub require: Vec<String>,
+    /// Findings that are known: a TOML file. A run whose findings are all listed passes, one that
+    /// lists what is gone fails.
+    #[arg(long, value_name = "FILE")]
+    pub known: Option<Utf8PathBuf>,
     /// Write verdict.json and junit.xml here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<Utf8PathBuf>,

@@ -8,6 +8,7 @@ mod commands;
 mod error;
 mod exit;
 mod interrupt;
+mod known;
 mod out_dir;
 mod output;
 mod prepare;

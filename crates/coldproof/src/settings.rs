@@ -29,6 +29,8 @@ pub(crate) struct ProveSettings {
     pub(crate) faults: Vec<String>,
     /// Whether the embedded engine lies.
     pub(crate) lying: bool,
+    /// The list of known findings.
+    pub(crate) known: Option<Utf8PathBuf>,
     /// Where results go.
     pub(crate) out: Option<Utf8PathBuf>,
     /// The seed.
@@ -81,6 +83,7 @@ impl ProveSettings {
             required,
             faults: args.faults.clone(),
             lying: args.lying,
+            known: args.known.clone(),
             out: args.out.clone(),
             seed: args.seed,
             deadline_ms,

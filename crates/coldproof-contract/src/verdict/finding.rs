@@ -40,6 +40,8 @@ pub struct Finding {
     pub ranks: Vec<u32>,
     /// The two or three events that contradict.
     pub events: Vec<FindingEvent>,
+    /// Where it is reported, when it is listed as known.
+    pub known: Option<String>,
 }
 
 impl Finding {
@@ -57,6 +59,7 @@ impl Finding {
             requirement: code.requirement().to_owned(),
             ranks: vec![rank_index],
             events: Vec::new(),
+            known: None,
         }
     }
 

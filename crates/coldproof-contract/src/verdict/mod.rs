@@ -7,6 +7,7 @@ mod document;
 mod finding;
 mod generations;
 mod judge;
+mod known;
 mod outputs;
 mod stated;
 mod transition;
@@ -19,3 +20,4 @@ pub use document::{
 };
 pub use finding::{Finding, FindingEvent};
 pub use judge::judge;
+pub use known::{Listed, accept};

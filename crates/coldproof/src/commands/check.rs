@@ -8,6 +8,7 @@ use coldproof_contract::verdict::judge;
 use crate::args::{CheckArgs, Format};
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::known::{Known, today};
 use crate::out_dir::OutDir;
 use crate::output;
 use crate::settings::requirements;
@@ -27,8 +28,12 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     if !args.require.is_empty() {
         record.header.settings.required = requirements(&args.require)?;
     }
+    let known = args.known.as_deref().map(Known::read).transpose()?;
     let out = args.out.as_deref().map(OutDir::open).transpose()?;
-    let verdict = judge(&record);
+    let mut verdict = judge(&record);
+    if let Some(known) = known {
+        known.apply(&mut verdict, today());
+    }
     if let Some(out) = out {
         out.text("junit.xml", &output::junit(&verdict))?;
         out.text("verdict.json", &output::json(&verdict))?;

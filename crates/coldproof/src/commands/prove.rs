@@ -14,6 +14,7 @@ use coldproof_lanes::protocol::ProcessEngine;
 use crate::args::{Format, ProveArgs};
 use crate::error::Failure;
 use crate::exit::Exit;
+use crate::known::{Known, today};
 use crate::out_dir::OutDir;
 use crate::output;
 use crate::prepare;
@@ -46,6 +47,7 @@ impl EngineFactory for Engines {
 
 pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
     let settings = ProveSettings::of(args)?;
+    let known = settings.known.as_deref().map(Known::read).transpose()?;
     let out = settings.out.as_deref().map(OutDir::open).transpose()?;
     let mut progress = Spinner::new();
     let prepared = prepare::prepare(&settings, &progress);
@@ -61,7 +63,10 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
     let record = coldproof_lanes::run(&prepared.inputs, &engine, &engines, &mut progress);
     progress.say("judging");
     let unchanged = prepared.verify_unchanged();
-    let verdict = judge(&record);
+    let mut verdict = judge(&record);
+    if let Some(known) = known {
+        known.apply(&mut verdict, today());
+    }
     progress.clear();
     unchanged?;
     cold_refusal(&record)?;

@@ -106,6 +106,9 @@ fn one(text: &mut String, finding: &Finding) {
     let _ = writeln!(text, "  expected: {}", finding.expected);
     let _ = writeln!(text, "  actual:   {}", finding.actual);
     let _ = writeln!(text, "  why:      {} ({})", finding.why, finding.requirement);
+    if let Some(link) = &finding.known {
+        let _ = writeln!(text, "  known:    {link}");
+    }
     for event in &finding.events {
         let _ = writeln!(text, "  {:<9} in step `{}`: {}", event.what, event.step, event.text);
     }
@@ -142,6 +145,10 @@ pub(crate) fn summary(verdict: &Verdict) -> String {
     };
     let required: Vec<String> = verdict.required.iter().map(item).collect();
     let mut parts = vec![format!("required {}", required.join(","))];
+    let known = verdict.findings.iter().filter(|finding| finding.known.is_some()).count();
+    if known > 0 {
+        parts.push(format!("known findings: {known}"));
+    }
     for report in &verdict.categories {
         let open = match report.status {
             Status::Undecided => "undecided",

@@ -5,6 +5,7 @@
 mod check;
 mod faults;
 mod hostile;
+mod known;
 mod prove;
 mod support;
 mod tools;
