@@ -11,6 +11,9 @@ use crate::inputs::Inputs;
 use crate::lane::{COLD, Lane};
 use crate::session::{Order, capture, load, look, update};
 
+/// Requests that are served together.
+const BATCHES: [u32; 2] = [2, 4];
+
 /// Cold load of B in its own process: what every other arm is compared with.
 pub(crate) fn cold(lane: &mut Lane<'_, '_>) {
     let header = ArmHeader {
@@ -24,6 +27,10 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) {
         capture(driver)?;
         look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)?;
+        // Alone, so that every row of a batch has a batch of one to equal.
+        for request in inputs.requests.rows(batches(driver.batch_max()).max().unwrap_or(0)) {
+            driver.serve(&request, 0)?;
+        }
         driver.serve(&inputs.requests.cache(), 0)?;
         Ok(())
     });
@@ -56,12 +63,33 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
     });
 }
 
-/// The main request eagerly and by replay, each twice: the second shows the noise.
+/// The main request eagerly and by replay, each twice: the second shows the noise. Then batches,
+/// so that graphs of more than one row are replayed too.
 pub(crate) fn serve_all(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult<()> {
     for mode in [DecodeMode::Eager, DecodeMode::Graph] {
         for repeat in 0..2 {
             driver.serve(&inputs.requests.main(mode), repeat)?;
         }
     }
+    for batch in batches(driver.batch_max()) {
+        driver.serve_batch(&inputs.requests.rows(batch))?;
+    }
     Ok(())
+}
+
+/// The batches that an engine is given that decodes at most `most` requests together.
+fn batches(most: u32) -> impl Iterator<Item = u32> {
+    BATCHES.into_iter().filter(move |batch| *batch <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batches;
+
+    #[test]
+    fn an_engine_is_given_the_batches_that_it_can_decode() {
+        for (most, wanted) in [(0, &[][..]), (1, &[]), (2, &[2]), (3, &[2]), (8, &[2, 4])] {
+            assert_eq!(batches(most).collect::<Vec<_>>(), wanted, "at most {most}");
+        }
+    }
 }

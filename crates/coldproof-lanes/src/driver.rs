@@ -6,7 +6,7 @@ use coldproof_contract::digest;
 use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
-use crate::engine::{EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
+use crate::engine::{Capabilities, EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
 use crate::recorder::{ArmCursor, Recorder};
 
 /// Vocabularies up to this size are recorded bit for bit.
@@ -30,6 +30,7 @@ pub struct Driver<'a, 'p> {
     cursor: ArmCursor,
     deadline: Duration,
     slowest_serve: Duration,
+    batch_max: u32,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -41,7 +42,24 @@ impl<'a, 'p> Driver<'a, 'p> {
         deadline: Duration,
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
-        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO }
+        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO, batch_max: 1 }
+    }
+
+    /// Asks the engine what it can do, as the arm's first step.
+    ///
+    /// # Errors
+    /// As [`Driver::step`]; `started` where the engine could not be started.
+    pub fn hello(&mut self, started: Reply<()>) -> ArmResult<Capabilities> {
+        let hello =
+            self.step(StepName::Start, |engine| started.and_then(|()| engine.capabilities()))?;
+        self.batch_max = hello.batch_max;
+        Ok(hello)
+    }
+
+    /// The most requests that the engine says it decodes together.
+    #[must_use]
+    pub const fn batch_max(&self) -> u32 {
+        self.batch_max
     }
 
     /// Names what follows.
@@ -136,15 +154,34 @@ impl<'a, 'p> Driver<'a, 'p> {
     /// As [`Driver::step`].
     pub fn serve(&mut self, request: &GenerateRequest, repeat: u32) -> ArmResult<Output> {
         let output = self.step(StepName::Serve, |engine| engine.generate(request))?;
+        self.outputs(request, repeat, 1, &output);
+        Ok(output)
+    }
+
+    /// Serves requests together as one step and records the outputs of each.
+    ///
+    /// # Errors
+    /// As [`Driver::step`].
+    pub fn serve_batch(&mut self, requests: &[GenerateRequest]) -> ArmResult<()> {
+        let outputs = self.step(StepName::Serve, |engine| engine.generate_batch(requests))?;
+        let batch = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        // A request without an output is one that was not served: the checks demand it.
+        for (request, output) in requests.iter().zip(&outputs) {
+            self.outputs(request, 0, batch, output);
+        }
+        Ok(())
+    }
+
+    fn outputs(&mut self, request: &GenerateRequest, repeat: u32, batch: u32, output: &Output) {
         let rows = output.rows.iter().map(|(position, row)| logits_row(*position, row)).collect();
         let fact = LogitsFact {
             request: request.name.clone(),
             mode: request.mode.name().to_owned(),
             repeat,
+            batch,
             rows,
         };
         self.record(Rank::default(), Fact::Logits(fact));
-        Ok(output)
     }
 
     /// Direct access, for observation inside a step's closure or between steps.

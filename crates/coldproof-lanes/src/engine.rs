@@ -129,6 +129,13 @@ pub struct Capabilities {
     pub sleep: bool,
     /// Whether it has a prefix cache.
     pub prefix_cache: bool,
+    /// The most requests that it decodes together, one row each; 1 where it decodes them alone.
+    #[serde(default = "one")]
+    pub batch_max: u32,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// Which region `wake` brings back.
@@ -153,6 +160,8 @@ pub trait Engine {
     fn capture(&mut self) -> Reply<()>;
     /// Serves one request.
     fn generate(&mut self, request: &GenerateRequest) -> Reply<Output>;
+    /// Serves requests together, one row each in every decode step. One output a request, in order.
+    fn generate_batch(&mut self, requests: &[GenerateRequest]) -> Reply<Vec<Output>>;
     /// Stops admitting requests and finishes those in flight.
     fn pause(&mut self) -> Reply<()>;
     /// Gives memory back: level 1 keeps weights on the host, level 2 discards them.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use coldproof_contract::evidence::{ArmHeader, LaneName};
-use coldproof_contract::words::{StepName, Topology};
+use coldproof_contract::words::Topology;
 
 use crate::driver::{ArmResult, Driver};
-use crate::engine::{EngineError, EngineUnderTest, Reply, StartSpec};
+use crate::engine::{Capabilities, EngineUnderTest, Reply, StartSpec};
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::recorder::Recorder;
@@ -26,6 +26,8 @@ pub struct Lane<'a, 'p> {
     pub recorder: &'a mut Recorder<'p>,
     /// Arms so far, in order.
     pub arms: &'a mut Vec<ArmHeader>,
+    /// What the engine under test said of itself when it first started.
+    pub hello: Option<Capabilities>,
 }
 
 impl<'p> Lane<'_, 'p> {
@@ -44,16 +46,17 @@ impl<'p> Lane<'_, 'p> {
         let deadline = Duration::from_millis(self.inputs.deadline_ms);
         let arm = header.arm.clone();
         self.arms.push(header);
-        let (engine, error): (Box<dyn EngineUnderTest>, Option<EngineError>) = match started {
-            Ok(engine) => (engine, None),
-            Err(error) => (Box::new(crate::adapters::Absent), Some(error)),
+        let (engine, started): (Box<dyn EngineUnderTest>, Reply<()>) = match started {
+            Ok(engine) => (engine, Ok(())),
+            Err(error) => (Box::new(crate::adapters::Absent), Err(error)),
         };
         let mut driver = Driver::new(engine, self.recorder, &arm, deadline);
-        let ok = driver.step(StepName::Start, |engine| match error {
-            None => engine.capabilities().map(|_| ()),
-            Some(error) => Reply::Err(error),
+        let result = driver.hello(started).and_then(|hello| {
+            if !cold {
+                self.hello.get_or_insert(hello);
+            }
+            plan(self.inputs, &mut driver)
         });
-        let result = ok.and_then(|()| plan(self.inputs, &mut driver));
         crate::session::end(driver, result);
     }
 

@@ -6,6 +6,10 @@ use crate::engine::{DecodeMode, GenerateRequest};
 const PROMPT: u32 = 16;
 /// Tokens that are decoded one by one after it.
 const FORCED: u32 = 8;
+/// Tokens of the longest prompt of a batch.
+const ROW_PROMPT: u32 = 6;
+/// Tokens that a batch decodes.
+const ROW_FORCED: u32 = 4;
 /// Tokens of the cache request: several blocks of any usual size.
 const CACHED: u32 = 70;
 
@@ -41,6 +45,26 @@ impl Requests {
         }
     }
 
+    /// Requests of one batch: other tokens in each, and prompts of other lengths, so that no two
+    /// rows of a decode step are at one position.
+    #[must_use]
+    pub fn rows(self, batch: u32) -> Vec<GenerateRequest> {
+        let forced = ROW_FORCED.min(self.positions_max / 4);
+        let row = |index: u32| {
+            let prompt = ROW_PROMPT.saturating_sub(index).min(self.positions_max / 4).max(1);
+            let first = 100 * (index + 1);
+            GenerateRequest {
+                name: format!("row-{index}"),
+                prompt: self.tokens(first, prompt),
+                forced: self.tokens(first + prompt, forced),
+                greedy: 0,
+                mode: DecodeMode::Graph,
+                use_prefix_cache: false,
+            }
+        };
+        (0..batch).map(row).collect()
+    }
+
     /// The cache request: a long prompt that the prefix cache may serve.
     #[must_use]
     pub fn cache(self) -> GenerateRequest {
@@ -66,5 +90,29 @@ impl Requests {
             mode: DecodeMode::Graph,
             use_prefix_cache: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_batch_have_other_tokens_at_other_positions() {
+        let rows = Requests { vocabulary: 331, positions_max: 256, control: 1 }.rows(4);
+        for (index, row) in rows.iter().enumerate() {
+            for other in &rows[..index] {
+                assert_ne!(row.name, other.name);
+                assert_ne!(row.prompt.len(), other.prompt.len());
+                assert!(row.forced.iter().zip(&other.forced).all(|(one, two)| one != two));
+            }
+        }
+        assert!(rows.iter().all(|row| row.forced.len() == rows[0].forced.len()));
+    }
+
+    #[test]
+    fn rows_fit_the_smallest_model() {
+        let rows = Requests { vocabulary: 2, positions_max: 4, control: 1 }.rows(4);
+        assert!(rows.iter().all(|row| row.prompt.len() + row.forced.len() <= 4));
     }
 }

@@ -2,7 +2,6 @@
 
 use coldproof_contract::evidence::{EngineHeader, Header, LaneName, Record, SCHEMA, Settings};
 
-use crate::engine::Capabilities;
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
@@ -11,15 +10,10 @@ use crate::{caches, composite, differential, names, routing};
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
-pub fn run(
-    inputs: &Inputs,
-    engine: &Capabilities,
-    factory: &dyn EngineFactory,
-    progress: &mut dyn Progress,
-) -> Record {
+pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Progress) -> Record {
     let mut recorder = Recorder::new(progress);
     let mut arms = Vec::new();
-    let mut lane = Lane { inputs, factory, recorder: &mut recorder, arms: &mut arms };
+    let mut lane = Lane { inputs, factory, recorder: &mut recorder, arms: &mut arms, hello: None };
     // Every lane but routing is compared with the cold load.
     if inputs.lanes.iter().any(|lane| *lane != LaneName::Routing) {
         differential::cold(&mut lane);
@@ -33,16 +27,16 @@ pub fn run(
             LaneName::Composite => composite::run(&mut lane),
         }
     }
+    let (kind, version) = match lane.hello {
+        Some(hello) => (hello.kind, hello.version),
+        None => ("not started".to_owned(), String::new()),
+    };
     let order: Vec<String> = arms.iter().map(|arm| arm.arm.clone()).collect();
     let events = recorder.finish(&order);
     let header = Header {
         schema: SCHEMA.to_owned(),
         seed: inputs.seed,
-        engine: EngineHeader {
-            kind: engine.kind.clone(),
-            version: engine.version.clone(),
-            topology: inputs.topology,
-        },
+        engine: EngineHeader { kind, version, topology: inputs.topology },
         environment: inputs.environment.clone(),
         settings: Settings {
             required: inputs.required.clone(),

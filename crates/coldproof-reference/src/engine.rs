@@ -20,6 +20,7 @@ use coldproof_contract::evidence::Fact;
 use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
 
 pub use config::EngineConfig;
+pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;
 pub use request::{GenerateRequest, Mode, Output};

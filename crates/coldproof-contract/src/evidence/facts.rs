@@ -363,8 +363,20 @@ pub struct LogitsFact {
     pub mode: String,
     /// Which repeat of the request within the phase, from 0.
     pub repeat: u32,
+    /// How many requests were decoded together, this one among them.
+    #[serde(default = "alone", skip_serializing_if = "is_alone")]
+    pub batch: u32,
     /// Rows, by position.
     pub rows: Vec<LogitsRow>,
+}
+
+const fn alone() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_alone(batch: &u32) -> bool {
+    *batch == 1
 }
 
 /// Positive control: a live slot changed in place and restored.

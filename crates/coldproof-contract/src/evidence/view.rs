@@ -86,8 +86,10 @@ pub struct PhaseView<'r> {
     pub sources: BTreeMap<&'r str, Observed<Seen<'r, SourceReadBackFact>>>,
     /// Decoded origins.
     pub origins: BTreeMap<SlotKey<'r>, Observed<Seen<'r, OriginsFact>>>,
-    /// Outputs by (request, mode, repeat).
+    /// Outputs of requests that were decoded alone, by (request, mode, repeat).
     pub logits: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
+    /// Outputs of requests that were decoded together, by (request, mode, batch).
+    pub batched: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
     /// Positive controls.
     pub controls: Vec<Observed<Seen<'r, ControlFact>>>,
 }
@@ -300,8 +302,11 @@ fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
             phase.origins.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
         }
         Fact::Logits(fact) => {
-            let key = (fact.request.as_str(), fact.mode.as_str(), fact.repeat);
-            phase.logits.insert(key, Observed(seen(event, fact)));
+            let (request, mode) = (fact.request.as_str(), fact.mode.as_str());
+            match fact.batch {
+                1 => phase.logits.insert((request, mode, fact.repeat), Observed(seen(event, fact))),
+                batch => phase.batched.insert((request, mode, batch), Observed(seen(event, fact))),
+            };
         }
         Fact::Control(fact) => phase.controls.push(Observed(seen(event, fact))),
         _ => {}

@@ -53,7 +53,8 @@ fn eager(
     phase: &PhaseView<'_>,
     graphs: &BTreeSet<&str>,
 ) {
-    for ((request, mode, _), seen) in &phase.logits {
+    let served = phase.logits.iter().chain(&phase.batched);
+    for ((request, mode, _), seen) in served {
         let launched = phase.launches.iter().any(|launch| {
             let graph = launch.fact.graph.as_deref();
             launch.step == seen.step && graph.is_some_and(|graph| graphs.contains(graph))

@@ -1,13 +1,13 @@
 //! Outputs after an update against those of a cold load, row by row (R18, R49).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{Case, symptom};
 use super::{Category, Finding, FindingCode, Room, Site};
-use crate::evidence::{ArmView, LogitsFact, LogitsRow, PhaseView, Seen};
+use crate::evidence::{ArmView, LaneName, LogitsFact, LogitsRow, Observed, PhaseView, Seen};
 
 /// What a comparison of one phase came to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Compared {
     /// Rows that are equal, repeats left out.
     pub rows: u64,
@@ -15,6 +15,8 @@ pub(super) struct Compared {
     pub differ: u64,
     /// Rows that hold no finite number on one side: equal or not, they show nothing.
     pub void: u64,
+    /// Outputs that one side has and the other lacks: they were not compared.
+    pub gaps: BTreeSet<String>,
 }
 
 /// The largest difference between repeats of one request within one of these phases.
@@ -85,6 +87,10 @@ fn bits_distance(a: u32, b: u32) -> f64 {
 }
 
 /// Compares the outputs of a phase with those they must equal, if it is one after an update.
+///
+/// Requests that were decoded together must equal the same batch and, where it served each of them
+/// alone, also that: a row has the same bits in every batch (within what the cold load itself
+/// shows between the two).
 pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
     let view = case.view;
     let arm = &view.arms[site.0];
@@ -99,20 +105,106 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
     let Some(reference) = same.or_else(|| arm.earlier(site.1, phase.at)) else { return compared };
     let loads = |arm: &ArmView<'_>| noise(arm.phases.iter().filter(|phase| phase.from.is_none()));
     let tolerance = cold.map_or(0.0, loads).max(loads(arm));
-    for ((request, mode, repeat), seen) in &phase.logits {
-        let Some(wanted) = reference.logits.get(&(*request, *mode, 0)) else { continue };
-        let (rows, largest) = distance(&wanted.fact.rows, &seen.fact.rows);
-        if largest <= tolerance {
-            if *repeat == 0 {
+    for ((request, mode, _), seen) in &phase.logits {
+        match reference.logits.get(&(*request, *mode, 0)) {
+            Some(wanted) => {
+                let rows = pair(case, site, (wanted, seen), tolerance, &mut compared);
                 compared.rows += rows;
-                compared.void += seen.fact.rows.iter().filter(|row| !is_finite(row)).count() as u64;
             }
-            continue;
+            None => drop(compared.gaps.insert(unmatched(case, site, seen.fact))),
         }
-        compared.differ += 1;
-        differs(case, site, seen, largest);
+    }
+    let spread = tolerance.max(spread(reference));
+    for (key, seen) in &phase.batched {
+        let together = reference.batched.get(key);
+        let alone = reference.logits.get(&(key.0, key.1, 0));
+        if together.or(alone).is_none() {
+            compared.gaps.insert(unmatched(case, site, seen.fact));
+        }
+        let limits = [(together, tolerance), (alone, spread)];
+        let rows = limits.map(|(wanted, limit)| {
+            wanted.map_or(0, |wanted| pair(case, site, (wanted, seen), limit, &mut compared))
+        });
+        // A row that was compared twice is one row.
+        compared.rows += rows[0].max(rows[1]);
+    }
+    if arm.header.lane == LaneName::Caches {
+        case.cover(Room::Caches).undecided.extend(compared.gaps.iter().cloned());
     }
     compared
+}
+
+/// The largest difference between a request that was decoded with others and the same alone.
+fn spread(phase: &PhaseView<'_>) -> f64 {
+    let pairs = phase.batched.iter().filter_map(|((request, mode, _), together)| {
+        Some((phase.logits.get(&(*request, *mode, 0))?, together))
+    });
+    pairs.fold(0.0, |spread, (alone, together)| {
+        f64::max(spread, common(&alone.fact.rows, &together.fact.rows).1)
+    })
+}
+
+/// Compares the outputs of one request; the number of equal rows, repeats left out.
+fn pair(
+    case: &mut Case<'_, '_>,
+    site: Site,
+    (wanted, seen): (&Seen<'_, LogitsFact>, &Seen<'_, LogitsFact>),
+    tolerance: f64,
+    compared: &mut Compared,
+) -> u64 {
+    let (rows, largest) = distance(&wanted.fact.rows, &seen.fact.rows);
+    if largest > tolerance {
+        compared.differ += 1;
+        differs(case, site, seen, largest);
+        return 0;
+    }
+    let counts = seen.fact.repeat == 0;
+    if counts {
+        compared.void += seen.fact.rows.iter().filter(|row| !is_finite(row)).count() as u64;
+    }
+    let arm = &case.view.arms[site.0];
+    let hit = arm.header.lane == LaneName::Caches && seen.fact.repeat > 0;
+    let missing = missing(&wanted.fact.rows, &seen.fact.rows, hit);
+    if missing > 0 {
+        compared.gaps.insert(format!(
+            "request {} of arm `{}` and what it must equal differ in {missing} positions after \
+             `{}`",
+            name(seen.fact),
+            arm.header.arm,
+            arm.phases[site.1].phase
+        ));
+    }
+    if counts { rows } else { 0 }
+}
+
+/// Positions that one side has and the other lacks. A cache that may be hit may leave out the first
+/// rows of the prompt.
+fn missing(wanted: &[LogitsRow], found: &[LogitsRow], hit: bool) -> usize {
+    let positions =
+        |rows: &[LogitsRow]| rows.iter().map(|row| row.position).collect::<BTreeSet<u32>>();
+    let (wanted, found) = (positions(wanted), positions(found));
+    let first = found.first().copied().filter(|_| hit);
+    let counts = |position: &&u32| first.is_none_or(|first| **position > first);
+    wanted.symmetric_difference(&found).filter(counts).count()
+}
+
+fn unmatched(case: &Case<'_, '_>, site: Site, fact: &LogitsFact) -> String {
+    let arm = &case.view.arms[site.0];
+    let label = arm.phases[site.1].phase;
+    let name = name(fact);
+    format!(
+        "no load of the same checkpoint answers request {name}, as arm `{}` does after `{label}`",
+        arm.header.arm
+    )
+}
+
+/// A request as reasons and findings name it.
+fn name(fact: &LogitsFact) -> String {
+    let LogitsFact { request, mode, .. } = fact;
+    match fact.batch {
+        1 => format!("`{request}` ({mode})"),
+        batch => format!("`{request}` ({mode}, {batch} together)"),
+    }
 }
 
 /// Requests that the arm served before its update and the reference answers, and that were not
@@ -125,21 +217,25 @@ pub(super) fn unserved(case: &Case<'_, '_>, site: Site) -> Vec<String> {
     let cold = view.against(arm).and_then(|cold| cold.phases.iter().rev().find(|c| c.at == at));
     let before = arm.phases.iter().find(|phase| !phase.logits.is_empty());
     let (Some(cold), Some(before)) = (cold, before) else { return Vec::new() };
-    // A cache hit may leave out rows of the prompt, so positions may differ.
-    let rows = |phase: &PhaseView<'_>, request: &str, mode: &str| {
-        phase.logits.get(&(request, mode, 0)).is_some_and(|seen| !seen.fact.rows.is_empty())
+    // Which positions were answered is a matter of the comparison.
+    let rows = |seen: Option<&Observed<Seen<'_, LogitsFact>>>| {
+        seen.is_some_and(|seen| !seen.fact.rows.is_empty())
     };
-    let asked = before.logits.keys().filter(|(_, _, repeat)| *repeat == 0);
-    let missing =
-        asked.filter(|(request, mode, _)| rows(cold, request, mode) && !rows(phase, request, mode));
-    missing.map(|(request, mode, _)| format!("`{request}` ({mode})")).collect()
+    let alone = before.logits.iter().filter(|(key, _)| {
+        key.2 == 0 && rows(cold.logits.get(key)) && !rows(phase.logits.get(key))
+    });
+    let together = before
+        .batched
+        .iter()
+        .filter(|(key, _)| rows(cold.batched.get(key)) && !rows(phase.batched.get(key)));
+    alone.chain(together).map(|(_, seen)| name(seen.fact)).collect()
 }
 
 fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, largest: f64) {
     let phase = &case.view.arms[site.0].phases[site.1];
-    let LogitsFact { request, mode, .. } = seen.fact;
     let text = format!(
-        "request `{request}` ({mode}) after `{}`: largest difference from a cold load {largest:e}",
+        "request {} after `{}`: largest difference from a cold load {largest:e}",
+        name(seen.fact),
         phase.phase
     );
     let found = symptom("logits", phase.step_name(seen.step), seen.seq, text.clone());
@@ -154,7 +250,7 @@ fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, lar
         let names: Vec<&str> = off.into_iter().map(Room::name).collect();
         format!("no finding explains it; these checkers are switched off: {}", names.join(", "))
     };
-    let mut finding = Finding::new(FindingCode::OutputUnexplained, request, 0)
+    let mut finding = Finding::new(FindingCode::OutputUnexplained, &*seen.fact.request, 0)
         .expected("the logits of a cold load", text)
         .why(why);
     finding.events.push(found);

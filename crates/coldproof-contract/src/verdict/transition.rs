@@ -36,6 +36,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
             let site = (index, phase_index);
             let compared = outputs::check(case, site);
             coverage.rows += compared.rows;
+            coverage.undecided.extend(compared.gaps);
             let label = phase.phase;
             if compared.differ > 0 {
                 let text = format!("outputs of arm `{name}` differ after `{label}`");

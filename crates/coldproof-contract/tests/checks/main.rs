@@ -7,6 +7,7 @@ mod derived;
 mod exercised;
 mod lifecycle;
 mod names;
+mod outputs;
 mod record;
 mod routing;
 mod state;

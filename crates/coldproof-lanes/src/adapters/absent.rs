@@ -40,6 +40,10 @@ impl Engine for Absent {
         absent()
     }
 
+    fn generate_batch(&mut self, _requests: &[GenerateRequest]) -> Reply<Vec<Output>> {
+        absent()
+    }
+
     fn pause(&mut self) -> Reply<()> {
         absent()
     }

@@ -65,6 +65,24 @@ fn translate(error: reference::EngineError) -> EngineError {
     }
 }
 
+fn asked(request: &GenerateRequest) -> reference::GenerateRequest {
+    reference::GenerateRequest {
+        name: request.name.clone(),
+        prompt: request.prompt.clone(),
+        forced: request.forced.clone(),
+        mode: match request.mode {
+            DecodeMode::Eager => reference::Mode::Eager,
+            DecodeMode::Graph => reference::Mode::Graph,
+        },
+        use_prefix_cache: request.use_prefix_cache,
+        greedy_tokens: request.greedy as usize,
+    }
+}
+
+fn answered(output: reference::Output) -> Output {
+    Output { rows: output.rows, greedy: output.greedy }
+}
+
 impl Engine for Reference {
     fn capabilities(&mut self) -> Reply<Capabilities> {
         Ok(Capabilities {
@@ -74,6 +92,7 @@ impl Engine for Reference {
             graphs: true,
             sleep: true,
             prefix_cache: true,
+            batch_max: reference::BATCH_MAX,
         })
     }
 
@@ -91,19 +110,14 @@ impl Engine for Reference {
     }
 
     fn generate(&mut self, request: &GenerateRequest) -> Reply<Output> {
-        let request = reference::GenerateRequest {
-            name: request.name.clone(),
-            prompt: request.prompt.clone(),
-            forced: request.forced.clone(),
-            mode: match request.mode {
-                DecodeMode::Eager => reference::Mode::Eager,
-                DecodeMode::Graph => reference::Mode::Graph,
-            },
-            use_prefix_cache: request.use_prefix_cache,
-            greedy_tokens: request.greedy as usize,
-        };
-        let output = self.engine.generate(&request).map_err(translate)?;
-        Ok(Output { rows: output.rows, greedy: output.greedy })
+        let output = self.engine.generate(&asked(request)).map_err(translate)?;
+        Ok(answered(output))
+    }
+
+    fn generate_batch(&mut self, requests: &[GenerateRequest]) -> Reply<Vec<Output>> {
+        let requests: Vec<_> = requests.iter().map(asked).collect();
+        let outputs = self.engine.generate_batch(&requests).map_err(translate)?;
+        Ok(outputs.into_iter().map(answered).collect())
     }
 
     fn pause(&mut self) -> Reply<()> {

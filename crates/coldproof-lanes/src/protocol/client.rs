@@ -170,11 +170,14 @@ impl Engine for ProcessEngine {
 
     fn generate(&mut self, request: &GenerateRequest) -> Reply<Output> {
         match self.ask(&Request::Generate { request: request.clone() })? {
-            Answer::Output { rows, greedy } => {
-                let row = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
-                let rows = rows.into_iter().map(|(position, bits)| (position, row(bits)));
-                Ok(Output { rows: rows.collect(), greedy })
-            }
+            Answer::Output(output) => Ok(output.into()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn generate_batch(&mut self, requests: &[GenerateRequest]) -> Reply<Vec<Output>> {
+        match self.ask(&Request::GenerateBatch { requests: requests.to_vec() })? {
+            Answer::Outputs { outputs } => Ok(outputs.into_iter().map(Into::into).collect()),
             other => Err(self.unexpected(&other)),
         }
     }

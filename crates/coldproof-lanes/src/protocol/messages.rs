@@ -21,6 +21,7 @@ pub enum Request {
     Load { tensors: Vec<TensorRef> },
     Capture,
     Generate { request: GenerateRequest },
+    GenerateBatch { requests: Vec<GenerateRequest> },
     Pause,
     Sleep { level: u8 },
     Wake { tag: WakeTag },
@@ -52,7 +53,8 @@ pub enum Answer {
     Done,
     Failed { error: EngineError },
     Capabilities { capabilities: Capabilities },
-    Output { rows: Vec<(u32, Vec<u32>)>, greedy: Vec<u32> },
+    Output(OutputBits),
+    Outputs { outputs: Vec<OutputBits> },
     Transaction { id: TransactionId },
     Facts { facts: Vec<(Rank, Fact)> },
     Nodes { nodes: Vec<(Rank, NodeFact)> },
@@ -61,11 +63,27 @@ pub enum Answer {
     ReadBacks { read_backs: Vec<ReadBack> },
 }
 
-impl From<Output> for Answer {
-    /// Logits travel as bits: JSON has no infinities.
+/// An [`Output`] whose logits travel as bits: JSON has no infinities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputBits {
+    /// (position, f32 bits of the whole vocabulary), as [`Output::rows`].
+    pub rows: Vec<(u32, Vec<u32>)>,
+    /// The chosen tokens.
+    pub greedy: Vec<u32>,
+}
+
+impl From<Output> for OutputBits {
     fn from(output: Output) -> Self {
         let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
         let rows = output.rows.into_iter().map(|(position, row)| (position, bits(row)));
-        Self::Output { rows: rows.collect(), greedy: output.greedy }
+        Self { rows: rows.collect(), greedy: output.greedy }
+    }
+}
+
+impl From<OutputBits> for Output {
+    fn from(output: OutputBits) -> Self {
+        let row = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
+        let rows = output.rows.into_iter().map(|(position, bits)| (position, row(bits)));
+        Self { rows: rows.collect(), greedy: output.greedy }
     }
 }

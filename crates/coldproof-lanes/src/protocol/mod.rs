@@ -6,5 +6,5 @@ mod messages;
 mod server;
 
 pub use client::ProcessEngine;
-pub use messages::{Answer, Request};
+pub use messages::{Answer, OutputBits, Request};
 pub use server::{Starter, serve};

@@ -76,7 +76,13 @@ fn dispatch(request: Request, engine: &mut dyn EngineUnderTest) -> Reply<Answer>
         Request::Deadline { ms } => engine.set_deadline(Duration::from_millis(ms)).map(done),
         Request::Load { tensors } => engine.load(&tensors).map(done),
         Request::Capture => engine.capture().map(done),
-        Request::Generate { request } => engine.generate(&request).map(Answer::from),
+        Request::Generate { request } => {
+            engine.generate(&request).map(|output| Answer::Output(output.into()))
+        }
+        Request::GenerateBatch { requests } => {
+            let outputs = engine.generate_batch(&requests)?.into_iter().map(Into::into);
+            Ok(Answer::Outputs { outputs: outputs.collect() })
+        }
         Request::Pause => engine.pause().map(done),
         Request::Sleep { level } => engine.sleep(level).map(done),
         Request::Wake { tag } => engine.wake(tag).map(done),

@@ -6,8 +6,10 @@ use coldproof_contract::words::{Generation, Policy};
 use super::EngineError;
 use super::core::Core;
 
+/// The most requests of one batch that a captured graph holds.
+pub const BATCH_MAX: u32 = 4;
 /// Batch sizes that graphs are captured for.
-const GRAPH_ROWS: [usize; 3] = [1, 2, 4];
+const GRAPH_ROWS: [usize; 3] = [1, 2, BATCH_MAX as usize];
 
 impl Core {
     /// Captures a decode graph for every batch size.

@@ -4,9 +4,8 @@ use std::process::Command;
 
 use coldproof_contract::evidence::{Fact, Record, StepOutcome};
 use coldproof_contract::verdict::{Verdict, judge};
-use coldproof_contract::words::Topology;
 use coldproof_lanes::adapters::Reference;
-use coldproof_lanes::engine::{Capabilities, EngineError, EngineUnderTest, Reply, StartSpec};
+use coldproof_lanes::engine::{EngineError, EngineUnderTest, Reply, StartSpec};
 use coldproof_lanes::factory::EngineFactory;
 use coldproof_lanes::lane::{COLD, COLD_ROUTING};
 use coldproof_lanes::protocol::ProcessEngine;
@@ -59,8 +58,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
         }
     };
     let engines = Engines { faults: settings.faults.clone(), lying: settings.lying };
-    let engine = capabilities(prepared.inputs.topology);
-    let record = coldproof_lanes::run(&prepared.inputs, &engine, &engines, &mut progress);
+    let record = coldproof_lanes::run(&prepared.inputs, &engines, &mut progress);
     progress.say("judging");
     let unchanged = prepared.verify_unchanged();
     let mut verdict = judge(&record);
@@ -78,17 +76,6 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
         Format::Json => output::json(&verdict),
     })?;
     Ok(verdict.verdict.into())
-}
-
-fn capabilities(topology: Topology) -> Capabilities {
-    Capabilities {
-        kind: "reference".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        topology,
-        graphs: true,
-        sleep: true,
-        prefix_cache: true,
-    }
 }
 
 /// The evidence first, the verdict last: a verdict without its evidence never exists.

@@ -20,6 +20,9 @@ fn proves(family: &str, tp: &str) {
     assert_eq!(certificate["proven"].as_object().unwrap().len(), 7, "{certificate}");
     assert_eq!(certificate["ranks"].as_array().unwrap().len().to_string(), tp);
     assert_eq!(verdict["transition"]["status"], "pass");
+    let unseen = verdict["unseen"].as_array().unwrap().iter().filter_map(|text| text.as_str());
+    let graphs: Vec<&str> = unseen.filter(|text| text.starts_with("graph")).collect();
+    assert!(graphs.is_empty(), "every captured graph is replayed: {graphs:?}");
     let steps = verdict["transition"]["steps"].as_array().unwrap();
     let names: Vec<&str> = steps.iter().filter_map(|step| step["step"].as_str()).collect();
     assert_eq!(

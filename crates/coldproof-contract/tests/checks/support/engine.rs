@@ -254,7 +254,10 @@ impl<'e> Engine<'e> {
         };
         let rows = (0..4).rev().take(rows.min(4) as usize).map(row).collect();
         let (request, mode) = (request.to_owned(), mode.to_owned());
-        self.fact(Rank::default(), Fact::Logits(LogitsFact { request, mode, repeat, rows }));
+        self.fact(
+            Rank::default(),
+            Fact::Logits(LogitsFact { request, mode, repeat, batch: 1, rows }),
+        );
     }
 
     /// Both modes, each twice.
