@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use coldproof_contract::storage::{Hold, Registry, RegistryDraft, Sighting, Snapshot, Stability};
+use coldproof_contract::storage::{Hold, Registry, RegistryDraft, Sighting, Snapshot};
 use coldproof_contract::words::{Address, Dtype, Fingerprint, StorageId};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -27,7 +27,7 @@ fn registry() -> Registry {
     let mut draft = RegistryDraft::default();
     for slot in 0..SLOTS {
         let name = format!("model.layers.{slot}.weight").as_str().into();
-        draft.register(name, fingerprint(slot), Stability::Stable).expect("names are unique");
+        draft.register(name, fingerprint(slot)).expect("names are unique");
     }
     draft.seal(Hold::Weak)
 }

@@ -1,9 +1,12 @@
-//! Every name that was promised arrived, was resolved to its slot, and nothing else was (R34, R35).
+//! Every name that was promised arrived, was resolved to its slot, and nothing else was; and every
+//! parameter has a name that fills it (R34, R35).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::evidence::{ArmView, Difference, LaneName, PhaseView};
-use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
+use super::{KeyClass, KeyError, KeyManifest, KeyManifestDraft, KeyPattern};
+use crate::evidence::{ArmView, Difference, LaneName, ManifestFact, PhaseView, Seen};
+use crate::routing::SourceRule;
+use crate::verdict::{Case, Finding, FindingCode, Room, Site, symptom};
 use crate::words::{Rank, SlotKind};
 
 /// Judges category 6.
@@ -12,9 +15,8 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     let mut spellings = BTreeSet::new();
     for (index, arm) in view.arms.iter().enumerate() {
         for (phase_index, phase) in arm.phases.iter().enumerate() {
-            manifest(case, (index, phase_index), phase);
+            manifests(case, (index, phase_index), arm, phase);
             if arm.header.lane == LaneName::Names {
-                unrouted(case, (index, phase_index), arm, phase);
                 count(case, arm, phase);
                 spellings.extend(phase.from.and(phase.at).map(|at| at.0.clone()));
             }
@@ -39,43 +41,53 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     );
 }
 
-/// Promised against delivered.
-fn manifest(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>) {
-    for seen in &phase.manifests {
-        let fact = seen.fact;
-        let required: BTreeSet<&str> = fact.required.iter().map(String::as_str).collect();
-        let known: BTreeSet<&str> = (fact.required.iter())
-            .chain(&fact.allowed_missing)
-            .chain(&fact.explicitly_preserved)
-            .map(String::as_str)
-            .collect();
-        let delivered: BTreeSet<&str> = fact.delivered.iter().map(String::as_str).collect();
-        let step = phase.step_name(seen.step);
-        for source in required.difference(&delivered) {
-            let finding = Finding::new(FindingCode::SourceMissing, *source, 0)
-                .expected("delivered", "never delivered")
-                .why("the sealed manifest requires it")
-                .event("sealed", step, seen.seq, format!("scope from {}", fact.origin));
-            case.raise(finding, site, &[]);
-        }
-        for source in delivered.difference(&known) {
-            let finding = Finding::new(FindingCode::SourceUnexpected, *source, 0)
-                .expected("nothing of this name", "delivered")
-                .why("the sealed manifest neither requires nor allows it")
-                .event("sealed", step, seen.seq, format!("scope from {}", fact.origin));
-            case.raise(finding, site, &[]);
+/// The rules that the names of a phase's checkpoint follow.
+fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
+    let own = phase.at.and_then(|at| case.view.checkpoint(at)).map(|checkpoint| &checkpoint.rules);
+    own.filter(|rules| !rules.is_empty()).unwrap_or(&case.view.header.rules)
+}
+
+/// Promised against delivered against resolved. What no rank took is judged in the names lane alone:
+/// elsewhere an engine may hold back what it is asked to.
+fn manifests(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
+    for (index, seen) in phase.manifests.iter().enumerate() {
+        let Some(sealed) = sealed(case, site, phase, seen.fact) else { continue };
+        let last = index + 1 == phase.manifests.len();
+        let resolves = last && arm.header.lane == LaneName::Names;
+        let refused = if resolves { refused(phase) } else { BTreeSet::new() };
+        account(case, site, phase, seen, &sealed, &refused);
+        if resolves {
+            unfilled(case, site, phase, &sealed);
         }
     }
 }
 
-/// Required sources that no rank took, by the ranks' own receipts.
-fn unrouted(
+/// The promise as a sealed manifest, if it does not contradict itself. One that says nothing of a
+/// source of the model promises the rest all the same.
+fn sealed(
     case: &mut Case<'_, '_>,
-    site: (usize, usize),
-    arm: &ArmView<'_>,
+    site: Site,
     phase: &PhaseView<'_>,
-) {
-    let Some(manifest) = phase.manifests.last() else { return };
+    fact: &ManifestFact,
+) -> Option<KeyManifest> {
+    let draft = KeyManifestDraft {
+        required: fact.required.iter().cloned().collect(),
+        explicitly_preserved: fact.explicitly_preserved.iter().cloned().collect(),
+        allowed_missing: fact.allowed_missing.iter().cloned().map(KeyPattern).collect(),
+    };
+    let needed = rules(case, phase).iter().map(|rule| rule.source.as_str());
+    let error = match draft.clone().seal(needed) {
+        Ok(sealed) => return Some(sealed),
+        Err(error) => error,
+    };
+    let arm = &case.view.arms[site.0].header.arm;
+    let text = format!("the manifest of arm `{arm}` in `{}`: {error}", phase.phase);
+    case.cover(Room::Names).undecided.insert(text);
+    draft.seal([""; 0]).ok()
+}
+
+/// Sources that no rank took, by the ranks' own receipts.
+fn refused<'r>(phase: &PhaseView<'r>) -> BTreeSet<&'r str> {
     let ranks: BTreeSet<Rank> = phase.receipts.iter().map(|receipt| receipt.rank).collect();
     let mut refused: BTreeMap<&str, BTreeSet<Rank>> = BTreeMap::new();
     for receipt in &phase.receipts {
@@ -83,22 +95,96 @@ fn unrouted(
             refused.entry(source).or_default().insert(receipt.rank);
         }
     }
-    for (source, by) in refused {
-        if by != ranks || !manifest.fact.required.iter().any(|required| required == source) {
+    refused.into_iter().filter(|(_, by)| *by == ranks).map(|(source, _)| source).collect()
+}
+
+/// Raises what an account of one manifest leaves open.
+fn account(
+    case: &mut Case<'_, '_>,
+    site: Site,
+    phase: &PhaseView<'_>,
+    seen: &Seen<'_, ManifestFact>,
+    sealed: &KeyManifest,
+    refused: &BTreeSet<&str>,
+) {
+    let mut account = sealed.open();
+    let mut errors = Vec::new();
+    for source in &seen.fact.delivered {
+        match account.delivered(source) {
+            Err(error @ KeyError::Unexpected { .. }) => errors.push(error),
+            // Chunks and repeats are judged by what they were applied to, and what is preserved
+            // by the bytes that are there.
+            Err(_) => {}
+            Ok(()) if refused.contains(source.as_str()) => {}
+            Ok(()) => errors.extend(account.consumed(source).err()),
+        }
+    }
+    errors.extend(account.finish());
+    let step = phase.step_name(seen.step);
+    let scope = format!("scope from {}", seen.fact.origin);
+    for error in errors {
+        let finding = match &error {
+            KeyError::Missing { source_name } => {
+                Finding::new(FindingCode::SourceMissing, source_name.as_str(), 0)
+                    .expected("delivered", "never delivered")
+                    .why("the sealed manifest requires it")
+            }
+            KeyError::Unexpected { source_name } => {
+                Finding::new(FindingCode::SourceUnexpected, source_name.as_str(), 0)
+                    .expected("nothing of this name", "delivered")
+                    .why("the sealed manifest neither requires nor allows it")
+            }
+            KeyError::NotConsumed { source_name }
+                if sealed.class(source_name) == KeyClass::Required =>
+            {
+                unrouted(case, site, phase, source_name);
+                continue;
+            }
+            _ => continue,
+        };
+        case.raise(finding.event("sealed", step, seen.seq, scope.as_str()), site, &[]);
+    }
+}
+
+fn unrouted(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, source: &str) {
+    let ranks: BTreeSet<Rank> = phase.receipts.iter().map(|receipt| receipt.rank).collect();
+    let ranks: Vec<u32> = ranks.into_iter().map(|rank| case.rank_index(site.0, rank)).collect();
+    let first = ranks.first().copied().unwrap_or(0);
+    let arm = &case.view.arms[site.0].header.arm;
+    let mut finding = Finding::new(FindingCode::SourceUnrouted, source, first)
+        .expected("resolved to its slot", "resolved to no slot on any rank")
+        .why(format!(
+            "the engine took the delivery of arm `{arm}` and says itself that no slot took this"
+        ));
+    finding.ranks = ranks;
+    let slots = slots_of(case, phase, source);
+    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    case.raise(finding, site, &slots);
+}
+
+/// Parameters that the engine registers and no source of the catalogue fills: whatever they hold, no
+/// update reaches it. Another name of a slot that is filled is filled, and so is a name that the
+/// caller leaves out on purpose.
+fn unfilled(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, sealed: &KeyManifest) {
+    let filled: BTreeSet<_> = rules(case, phase).iter().map(|rule| &rule.slot).collect();
+    if filled.is_empty() {
+        return;
+    }
+    let shared = phase.slots.iter().filter(|((_, name), _)| filled.contains(name));
+    let shared: BTreeSet<_> = shared.flat_map(|(_, slot)| &slot.fact.aliases).collect();
+    for ((rank, name), slot) in &phase.slots {
+        let known = filled.contains(name)
+            || shared.contains(name)
+            || sealed.class(&name.0) != KeyClass::Unexpected;
+        if known || slot.fact.slot_kind != SlotKind::Parameter {
             continue;
         }
-        let by: Vec<u32> = by.into_iter().map(|rank| case.rank_index(site.0, rank)).collect();
-        let first = by.first().copied().unwrap_or(0);
-        let mut finding = Finding::new(FindingCode::SourceUnrouted, source, first)
-            .expected("resolved to its slot", "resolved to no slot on any rank")
-            .why(format!(
-                "the engine took the delivery of arm `{}` and says itself that no slot took this",
-                arm.header.arm
-            ));
-        finding.ranks = by;
-        let slots = slots_of(case, phase, source);
-        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-        case.raise(finding, site, &slots);
+        let rank = case.rank_index(site.0, *rank);
+        let finding = Finding::new(FindingCode::SourceMissing, &name.0, rank)
+            .expected("filled by a source of the catalogue", "no source leads to it")
+            .why("the engine registers it as a parameter, which only a source can fill")
+            .event("registered", phase.step_name(slot.step), slot.seq, "as a parameter");
+        case.raise(finding, site, &[&name.0]);
     }
 }
 

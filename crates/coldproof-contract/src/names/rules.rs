@@ -1,4 +1,5 @@
-//! The key manifest: what a caller promises to deliver, sealed before the first write.
+//! The key manifest: what a caller promises to deliver, sealed before the first write. The check
+//! seals each manifest of the evidence and opens an account of what was delivered against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -251,10 +252,16 @@ impl KeyAccount<'_> {
     /// What is left open, by name.
     #[must_use]
     pub fn finish(&self) -> Vec<KeyError> {
-        let required = self.manifest.required().filter(|source| !self.delivered.contains(*source));
-        let missing = required.map(|source| KeyError::Missing { source_name: source.to_owned() });
-        let idle = self.delivered.difference(&self.consumed).cloned();
-        missing.chain(idle.map(|source_name| KeyError::NotConsumed { source_name })).collect()
+        let open = self.classes().into_iter().filter_map(|(name, class)| {
+            let source_name = name.to_owned();
+            match class {
+                KeyClass::Loaded | KeyClass::ExplicitlyPreserved | KeyClass::Unexpected => None,
+                _ if self.delivered.contains(name) => Some(KeyError::NotConsumed { source_name }),
+                KeyClass::Required => Some(KeyError::Missing { source_name }),
+                KeyClass::AllowedMissing => None,
+            }
+        });
+        open.collect()
     }
 
     /// The class of every source that was promised by name or arrived.

@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use super::{StateError, StateInventory, StateRule, StateSighting, StateSightings};
 use crate::derived::read_text;
+use crate::digest;
 use crate::evidence::{Absence, ArmView, Difference, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, Site, symptom};
-use crate::words::{Policy, Rank, SlotKind, SlotName};
+use crate::words::{Policy, Rank, SlotKind, SlotName, StorageId};
 
 /// Judges category 4.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
     let comparison = case.comparison;
     for (index, arm) in view.arms.iter().enumerate() {
-        aliases(case, index, arm);
-        for phase in 1..arm.phases.len() {
-            configuration(case, index, arm, phase);
+        for rank in arm.header.topology.ranks() {
+            aliases(case, index, arm, rank);
+            for phase in 1..arm.phases.len() {
+                configuration(case, (index, phase), arm, rank);
+            }
         }
     }
     for absence in &comparison.absences {
@@ -104,71 +108,109 @@ fn read_back(case: &Case<'_, '_>, difference: &Difference<'_>) -> (Site, Finding
 }
 
 /// Names that shared a storage when the slots were first registered share one after each update.
-fn aliases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
+fn aliases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>, rank: Rank) {
     let Some(first) = arm.phases.iter().position(|phase| !phase.slots.is_empty()) else { return };
-    for ((rank, name), slot) in &arm.phases[first].slots {
-        let Some(storage) = slot.fact.fingerprint.as_ref().map(|print| print.storage) else {
-            continue;
-        };
-        // Two names of one storage are one pair, whichever of them lists the other.
-        let shared = |alias: &&SlotName| {
-            let other = arm.phases[first].slots.get(&(*rank, *alias));
-            let second = other.is_some_and(|other| other.fact.slot_kind == SlotKind::Alias);
-            slot.fact.slot_kind != SlotKind::Alias
-                && (second || *name < *alias)
-                && storage_of(&arm.phases[first], *rank, alias) == Some(storage)
-        };
-        for alias in slot.fact.aliases.iter().filter(shared) {
-            for (offset, after) in arm.phases[first..].iter().enumerate() {
-                let now = (storage_of(after, *rank, name), storage_of(after, *rank, alias));
-                let (Some(own), Some(other)) = now else { continue };
-                if own == other {
-                    continue;
-                }
-                let rank = case.rank_index(index, *rank);
-                let finding = Finding::new(FindingCode::AliasSplit, alias.0.clone(), rank)
-                    .expected(format!("one storage with `{name}`"), format!("{other}, not {own}"))
-                    .why("one of the two names is updated and the forward may read the other");
-                case.raise(finding, (index, first + offset), &[&alias.0]);
-            }
+    let Ok(inventory) = StateInventory::seal(shared(&arm.phases[first], rank)) else { return };
+    for (offset, phase) in arm.phases[first..].iter().enumerate() {
+        let storages = storages(phase, rank);
+        for error in inventory.splits(&storages) {
+            let StateError::AliasSplit { alias, owner } = error else { continue };
+            let (Some(own), Some(other)) = (storages.get(&owner), storages.get(&alias)) else {
+                continue;
+            };
+            let rank = case.rank_index(index, rank);
+            let finding = Finding::new(FindingCode::AliasSplit, alias.0.clone(), rank)
+                .expected(format!("one storage with `{owner}`"), format!("{other}, not {own}"))
+                .why("one of the two names is updated and the forward may read the other");
+            case.raise(finding, (index, first + offset), &[&alias.0]);
         }
     }
 }
 
-fn storage_of(
-    phase: &PhaseView<'_>,
-    rank: Rank,
-    name: &SlotName,
-) -> Option<crate::words::StorageId> {
-    let slot = phase.slots.get(&(rank, name))?;
-    Some(slot.fact.fingerprint.as_ref()?.storage)
+/// The names that slots list for their storage: the first that is no alias owns it, whichever of
+/// them lists the other, and its policy is that of all.
+fn shared(phase: &PhaseView<'_>, rank: Rank) -> BTreeMap<SlotName, StateRule> {
+    let storages = storages(phase, rank);
+    let mut rules: BTreeMap<SlotName, StateRule> = BTreeMap::new();
+    for ((_, name), slot) in phase.slots.iter().filter(|((of, _), _)| *of == rank) {
+        let storage = storages.get(*name);
+        if slot.fact.slot_kind == SlotKind::Alias || storage.is_none() {
+            continue;
+        }
+        let names = || slot.fact.aliases.iter().chain([*name]);
+        let names = || names().filter(|other| storages.get(*other) == storage);
+        let known = names().find_map(|other| Some((other, rules.get(other)?)));
+        let (owner, policy) = known.map_or(((*name).clone(), slot.fact.policy), |(other, rule)| {
+            (rule.alias_of.clone().unwrap_or_else(|| other.clone()), rule.policy)
+        });
+        for name in names() {
+            let alias_of = (*name != owner).then(|| owner.clone());
+            rules.entry(name.clone()).or_insert(StateRule { policy, alias_of });
+        }
+    }
+    rules
 }
 
-/// Preserved configuration is what it was, and what a cold load has.
-fn configuration(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>, phase: usize) {
-    let after = &arm.phases[phase];
+fn storages(phase: &PhaseView<'_>, rank: Rank) -> BTreeMap<SlotName, StorageId> {
+    let own = phase.slots.iter().filter(|((of, _), _)| *of == rank);
+    own.filter_map(|((_, name), slot)| {
+        Some(((*name).clone(), slot.fact.fingerprint.as_ref()?.storage))
+    })
+    .collect()
+}
+
+/// Configuration by name: its value, and what an update does to it.
+type Stated<'r> = BTreeMap<SlotName, (&'r str, Policy)>;
+
+fn stated<'r>(phase: &PhaseView<'r>, rank: Rank) -> Stated<'r> {
+    let own = phase.states.iter().filter(|((of, _, _), _)| *of == rank);
+    own.map(|((_, owner, name), state)| {
+        let name = SlotName(format!("{owner}.{name}"));
+        (name, (state.fact.value.as_str(), state.fact.policy))
+    })
+    .collect()
+}
+
+fn sightings(stated: &Stated<'_>) -> StateSightings {
+    let sighting = |value: &str| StateSighting {
+        content: digest::content(value.as_bytes()),
+        empty: value.is_empty(),
+    };
+    stated.iter().map(|(name, (value, _))| (name.clone(), sighting(value))).collect()
+}
+
+/// Preserved configuration is what it was, and what a cold load has; what is to be emptied is empty.
+/// What an update refreshes may be anything: no cold load need state the same.
+fn configuration(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, rank: Rank) {
+    let after = &arm.phases[site.1];
     if after.states.is_empty() {
         return;
     }
     let cold = case.view.against(arm).filter(|cold| cold.header.topology == arm.header.topology);
-    let cold = cold.and_then(|cold| cold.phases.last()).map(|phase| &phase.states);
-    let before: BTreeMap<_, _> =
-        arm.phases[0].states.iter().map(|(key, state)| (*key, state.fact)).collect();
-    for (key, then) in before {
-        if then.policy != Policy::Preserve {
+    let cold = cold.and_then(|cold| cold.phases.last());
+    let cold = cold.map(|phase| stated(phase, rank)).unwrap_or_default();
+    let (before, after) = (stated(&arm.phases[0], rank), stated(after, rank));
+    let rule = |policy| StateRule { policy, alias_of: None };
+    let rules = before.iter().map(|(name, (_, policy))| (name.clone(), rule(*policy)));
+    let Ok(inventory) = StateInventory::seal(rules.collect()) else { return };
+    for error in inventory.values(&sightings(&before), &sightings(&after), &sightings(&cold)) {
+        let (StateError::Lost { name }
+        | StateError::NotPreserved { name }
+        | StateError::NotInvalidated { name }) = error
+        else {
             continue;
-        }
-        let now = after.states.get(&key).map(|now| now.fact.value.as_str());
-        let wanted = cold.and_then(|cold| cold.get(&key)).map(|cold| cold.fact.value.as_str());
-        let wanted = wanted.unwrap_or(&then.value);
-        if now == Some(wanted) {
-            continue;
-        }
-        let object = format!("{}.{}", key.1, key.2);
-        let rank = case.rank_index(index, key.0);
-        let finding = Finding::new(FindingCode::ConfigDrift, object, rank)
-            .expected(wanted, now.unwrap_or("absent"))
+        };
+        let wanted = match inventory.policy(&name) {
+            Some(Policy::Preserve) => cold.get(&name).or_else(|| before.get(&name)),
+            Some(Policy::Invalidate) => Some(&("", Policy::Invalidate)),
+            Some(Policy::Refresh) | None => None,
+        };
+        let Some((wanted, _)) = wanted else { continue };
+        let now = after.get(&name).map_or("absent", |(value, _)| value);
+        let rank = case.rank_index(site.0, rank);
+        let finding = Finding::new(FindingCode::ConfigDrift, name.0, rank)
+            .expected(if wanted.is_empty() { "nothing" } else { wanted }, now)
             .why("the update rebuilt something under another configuration than a cold load has");
-        case.raise(finding, (index, phase), &[]);
+        case.raise(finding, site, &[]);
     }
 }

@@ -1,5 +1,6 @@
-//! The state inventory: everything a forward reads, what an update does to it, and which names are
-//! one storage.
+//! The state inventory: what an update does to each piece of state, and which names are one storage.
+//! The check seals one of the names that share storages, and one of the configuration, for each arm
+//! and rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,18 +44,16 @@ pub enum InventoryError {
     },
 }
 
-/// One piece of state as it is at some time.
+/// The value of one piece of state at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSighting {
-    /// Its storage; absent for state that has none (configuration).
-    pub storage: Option<StorageId>,
     /// Digest of its value.
     pub content: Hex128,
     /// Whether it is empty, for state that can be.
     pub empty: bool,
 }
 
-/// All state at some time, by name.
+/// Values at some time, by name.
 pub type StateSightings = BTreeMap<SlotName, StateSighting>;
 
 /// State that is not what its policy says.
@@ -66,7 +65,8 @@ pub enum StateError {
         /// Which state.
         name: SlotName,
     },
-    /// It was to be kept, and has another value.
+    /// It was to be kept, and has another value than a cold load's, or, where none is known, than
+    /// before.
     #[error("`{name}` was to be preserved and has another value")]
     NotPreserved {
         /// Which state.
@@ -149,32 +149,43 @@ impl StateInventory {
         groups
     }
 
-    /// Judges an update: `before` it, `after` it, and what a `cold` load of the new weights has.
+    /// What an update does to a piece of state, if it is in the inventory.
     #[must_use]
-    pub fn check(
+    pub fn policy(&self, name: &SlotName) -> Option<Policy> {
+        self.rules.get(name).map(|rule| rule.policy)
+    }
+
+    /// Judges values: those `before` an update, `after` it, and of a `cold` load of the new weights.
+    #[must_use]
+    pub fn values(
         &self,
         before: &StateSightings,
         after: &StateSightings,
         cold: &StateSightings,
     ) -> Vec<StateError> {
-        let mut errors = Vec::new();
-        for (name, rule) in &self.rules {
-            let Some(now) = after.get(name) else {
-                errors.push(StateError::Lost { name: name.clone() });
-                continue;
-            };
-            errors.extend(check_value(name, rule.policy, before.get(name), now, cold.get(name)));
-            if let Some(owner) = &rule.alias_of
-                && let Some(owned) = after.get(owner)
-                && owned.storage != now.storage
-            {
-                let (alias, owner) = (name.clone(), owner.clone());
-                errors.push(StateError::AliasSplit { alias, owner });
-            }
-        }
+        let judged = self.rules.iter().filter_map(|(name, rule)| match after.get(name) {
+            None => Some(StateError::Lost { name: name.clone() }),
+            Some(now) => check_value(name, rule.policy, before.get(name), now, cold.get(name)),
+        });
         let strangers = after.keys().filter(|name| !self.rules.contains_key(*name));
-        errors.extend(strangers.map(|name| StateError::Undeclared { name: name.clone() }));
-        errors
+        judged.chain(strangers.map(|name| StateError::Undeclared { name: name.clone() })).collect()
+    }
+
+    /// Names of one storage that have two. One that has none now is not split: it is lost.
+    #[must_use]
+    pub fn splits(&self, storages: &BTreeMap<SlotName, StorageId>) -> Vec<StateError> {
+        let groups = self.alias_groups().into_iter();
+        let pairs = groups.flat_map(|(owner, own)| own.into_iter().map(move |own| (owner, own)));
+        pairs
+            .filter(|(owner, alias)| {
+                let both = storages.get(owner).zip(storages.get(alias));
+                both.is_some_and(|(owner, alias)| owner != alias)
+            })
+            .map(|(owner, alias)| StateError::AliasSplit {
+                alias: alias.clone(),
+                owner: owner.clone(),
+            })
+            .collect()
     }
 }
 
@@ -186,14 +197,16 @@ fn check_value(
     cold: Option<&StateSighting>,
 ) -> Option<StateError> {
     let name = name.clone();
-    match (policy, before, cold) {
-        (Policy::Preserve, Some(before), _) if before.content == now.content => None,
-        (Policy::Preserve, _, _) => Some(StateError::NotPreserved { name }),
-        (Policy::Refresh, _, Some(cold)) if cold.content == now.content => None,
-        (Policy::Refresh, _, Some(_)) => Some(StateError::NotRefreshed { name }),
-        (Policy::Refresh, _, None) => Some(StateError::NoReference { name }),
-        (Policy::Invalidate, _, _) if now.empty => None,
-        (Policy::Invalidate, _, _) => Some(StateError::NotInvalidated { name }),
+    match (policy, cold) {
+        (Policy::Preserve, _) => {
+            let kept = cold.or(before).is_some_and(|wanted| wanted.content == now.content);
+            (!kept).then_some(StateError::NotPreserved { name })
+        }
+        (Policy::Refresh, Some(cold)) if cold.content == now.content => None,
+        (Policy::Refresh, Some(_)) => Some(StateError::NotRefreshed { name }),
+        (Policy::Refresh, None) => Some(StateError::NoReference { name }),
+        (Policy::Invalidate, _) if now.empty => None,
+        (Policy::Invalidate, _) => Some(StateError::NotInvalidated { name }),
     }
 }
 
@@ -215,16 +228,16 @@ mod tests {
         StateInventory::seal(rules).unwrap()
     }
 
-    fn sighting(storage: u64, content: u128, empty: bool) -> StateSighting {
-        StateSighting { storage: Some(StorageId(storage)), content: Hex128(content), empty }
+    fn sighting(content: u128, empty: bool) -> StateSighting {
+        StateSighting { content: Hex128(content), empty }
     }
 
     fn state(weight: u128) -> StateSightings {
         BTreeMap::from([
-            ("weight".into(), sighting(1, weight, false)),
-            ("tied".into(), sighting(1, weight, false)),
-            ("table".into(), sighting(2, 77, false)),
-            ("blocks".into(), sighting(3, 0, true)),
+            ("weight".into(), sighting(weight, false)),
+            ("tied".into(), sighting(weight, false)),
+            ("table".into(), sighting(77, false)),
+            ("blocks".into(), sighting(0, true)),
         ])
     }
 
@@ -232,7 +245,7 @@ mod tests {
     fn errors(change: impl Fn(&mut StateSightings)) -> Vec<StateError> {
         let mut after = state(2);
         change(&mut after);
-        inventory().check(&state(1), &after, &state(2))
+        inventory().values(&state(1), &after, &state(2))
     }
 
     fn change(name: &'static str, by: impl Fn(&mut StateSighting)) -> impl Fn(&mut StateSightings) {
@@ -255,16 +268,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_preserved_is_what_a_cold_load_has_else_what_it_was() {
+        let all = |table: u128| {
+            let mut state = state(2);
+            state.insert("table".into(), sighting(table, false));
+            state
+        };
+        let errors = |before, after, cold: &StateSightings| {
+            inventory().values(&all(before), &all(after), cold)
+        };
+        let not_preserved = [StateError::NotPreserved { name: "table".into() }];
+        assert_eq!(errors(1, 2, &all(2)), []);
+        assert_eq!(errors(1, 1, &all(2)), not_preserved);
+        let mut cold = all(2);
+        cold.remove(&SlotName::from("table"));
+        assert_eq!(errors(1, 1, &cold), []);
+        assert_eq!(errors(1, 2, &cold), not_preserved);
+    }
+
+    #[test]
     fn names_of_one_storage_stay_together() {
-        let split = errors(change("tied", |tied| tied.storage = Some(StorageId(9))));
+        let splits = |storages: &[(&str, u64)]| {
+            let storages = storages.iter().map(|(name, of)| ((*name).into(), StorageId(*of)));
+            inventory().splits(&storages.collect())
+        };
+        assert_eq!(splits(&[("weight", 1), ("tied", 1), ("table", 2)]), []);
         let (alias, owner) = ("tied".into(), "weight".into());
-        assert_eq!(split, [StateError::AliasSplit { alias, owner }]);
-        let both = errors(|state| {
-            for name in ["tied", "weight"] {
-                change(name, |moved| moved.storage = Some(StorageId(9)))(state);
-            }
-        });
-        assert_eq!(both, []);
+        assert_eq!(
+            splits(&[("weight", 1), ("tied", 9)]),
+            [StateError::AliasSplit { alias, owner }]
+        );
+        assert_eq!(splits(&[("weight", 9), ("tied", 9)]), []);
+        assert_eq!(splits(&[("tied", 9)]), []);
         assert_eq!(inventory().alias_groups().len(), 1);
     }
 
@@ -275,7 +310,7 @@ mod tests {
         });
         assert_eq!(lost, [StateError::Lost { name: "table".into() }]);
         let new = errors(|state| {
-            state.insert("x".into(), sighting(8, 1, false));
+            state.insert("x".into(), sighting(1, false));
         });
         assert_eq!(new, [StateError::Undeclared { name: "x".into() }]);
     }
@@ -284,7 +319,7 @@ mod tests {
     fn refreshed_state_without_a_reference_is_said_so() {
         let mut cold = state(2);
         cold.remove(&SlotName::from("weight"));
-        let errors = inventory().check(&state(1), &state(2), &cold);
+        let errors = inventory().values(&state(1), &state(2), &cold);
         assert_eq!(errors, [StateError::NoReference { name: "weight".into() }]);
     }
 

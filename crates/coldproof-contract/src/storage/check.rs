@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
-use super::replays;
+use super::{Change, Field, Hold, Outcome, Registry, RegistryDraft, Sighting, replays};
 use crate::evidence::{ArgAccess, ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
 use crate::verdict::{Case, Category, Finding, FindingCode, Room};
-use crate::words::{ByteRange, Fingerprint, Rank, StepName};
+use crate::words::{ByteRange, Fingerprint, Rank, SlotName, StepName};
 
 /// Judges category 1.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -25,7 +25,10 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         };
         for rank in arm.header.topology.ranks() {
             let blocks = Blocks::of(arm, rank);
-            census(case, &Capture { index, arm, captured_in, rank, blocks }, &mut counts);
+            let args = captured_args(&arm.phases[captured_in], &blocks, rank);
+            let changes = changes(arm, captured_in, rank, &args);
+            let capture = Capture { index, arm, captured_in, rank, blocks, args, changes };
+            census(case, &capture, &mut counts);
         }
     }
     let seen = replays::check(case);
@@ -60,6 +63,52 @@ struct Capture<'v, 'r> {
     captured_in: usize,
     rank: Rank,
     blocks: Blocks<'r>,
+    args: Vec<CapturedArg<'r>>,
+    /// What became of the slots that it retains, by phase in which any were registered.
+    changes: BTreeMap<usize, BTreeMap<SlotName, Change>>,
+}
+
+/// Compares the slots that a graph retains with those of the capture, phase by phase. Evidence holds
+/// no storage alive, so the registry is weak.
+fn changes(
+    arm: &ArmView<'_>,
+    captured_in: usize,
+    rank: Rank,
+    args: &[CapturedArg<'_>],
+) -> BTreeMap<usize, BTreeMap<SlotName, Change>> {
+    let owners: BTreeMap<&SlotName, &SlotFact> =
+        args.iter().filter_map(|arg| arg.owner).map(|slot| (&slot.slot, slot)).collect();
+    let mut draft = RegistryDraft::default();
+    for (name, slot) in owners {
+        let Some(print) = &slot.fingerprint else { continue };
+        // Names of a map are registered once each, and evidence has fewer slots than are allowed.
+        if draft.register(name.clone(), print.clone()).is_err() {
+            break;
+        }
+    }
+    let registry = draft.seal(Hold::Weak);
+    let later = arm.phases.iter().enumerate().skip(captured_in + 1);
+    // Where the engine did not say in this phase, the allocator may still tell.
+    later
+        .filter(|(_, phase)| !phase.slots.is_empty())
+        .map(|(index, phase)| (index, changes_in(&registry, phase, rank)))
+        .collect()
+}
+
+fn changes_in(
+    registry: &Registry,
+    phase: &PhaseView<'_>,
+    rank: Rank,
+) -> BTreeMap<SlotName, Change> {
+    let mut snapshot = registry.snapshot();
+    for name in registry.names() {
+        let now = phase.slots.get(&(rank, name)).zip(registry.index(name));
+        if let Some((slot, index)) = now {
+            let print = slot.fact.fingerprint.as_ref();
+            snapshot.see_at(index, print.map_or(Sighting::Gone, Sighting::At));
+        }
+    }
+    snapshot.changes().into_iter().map(|change| (change.slot.clone(), change)).collect()
 }
 
 /// What is wrong with a captured address in a later phase.
@@ -71,8 +120,7 @@ enum Trouble<'r> {
 }
 
 fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Counts) {
-    let Capture { index, arm, captured_in, rank, ref blocks } = *capture;
-    let args = captured_args(&arm.phases[captured_in], blocks, rank);
+    let Capture { index, arm, captured_in, rank, ref args, .. } = *capture;
     if args.is_empty() {
         undecided(case, format!("arm `{}` captured no address on rank {rank}", arm.header.arm));
     }
@@ -91,7 +139,7 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
         undecided(case, text);
     }
     let mut reported: BTreeSet<(usize, String, String)> = BTreeSet::new();
-    for arg in &args {
+    for arg in args {
         let Some(block) = arg.block else { continue };
         let mut clean = registered;
         for phase in later.clone() {
@@ -113,7 +161,7 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
         let count = if arg.owner.is_some() { &mut counts.owned } else { &mut counts.graph };
         *count += u64::from(clean);
     }
-    let ownerless = ownerless(&args);
+    let ownerless = ownerless(args);
     if ownerless > 0 {
         let text = format!(
             "{ownerless} captured addresses of arm `{}` are read and owned by no slot",
@@ -121,7 +169,7 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
         );
         undecided(case, text);
     }
-    respecified(case, capture, &args);
+    respecified(case, capture);
 }
 
 fn captured_args<'r>(
@@ -168,16 +216,13 @@ fn trouble<'r>(
     arg: &CapturedArg<'r>,
     block: Block<'r>,
 ) -> Option<Trouble<'r>> {
+    let change = arg.owner.and_then(|owner| capture.changes.get(&phase)?.get(&owner.slot));
     let phase = &capture.arm.phases[phase];
-    // Where the engine did not say in this phase, the allocator may still tell.
-    let silent = phase.slots.is_empty();
-    let now = arg.owner.filter(|_| !silent);
-    match now.map(|owner| phase.slots.get(&(capture.rank, &owner.slot))) {
-        Some(None) => return Some(Trouble::Slot(FindingCode::SlotMissing)),
-        Some(Some(slot)) if slot.fact.fingerprint.is_none() => {
-            return Some(Trouble::Slot(FindingCode::SlotExpired));
-        }
-        Some(Some(slot)) if !covers(slot.fact, arg.arg.address) => {
+    let outcome = change.map(|change| &change.outcome);
+    match outcome {
+        Some(Outcome::Missing) => return Some(Trouble::Slot(FindingCode::SlotMissing)),
+        Some(Outcome::Expired) => return Some(Trouble::Slot(FindingCode::SlotExpired)),
+        Some(Outcome::Rebound(fields)) if fields.contains(&Field::Address) => {
             return Some(Trouble::Slot(FindingCode::SlotRebound));
         }
         _ => {}
@@ -186,15 +231,10 @@ fn trouble<'r>(
     if capture.blocks.fate(block).freed.is_some_and(|(step, _)| step <= last) {
         return Some(Trouble::Slot(FindingCode::AddressStale));
     }
-    let storage = |slot: &SlotFact| slot.fingerprint.as_ref().map(|print| print.storage);
-    // Names that shared a storage and no longer do are a split alias.
-    let alone = arg.owner.filter(|owner| !silent && owner.aliases.is_empty());
-    let now = alone.and_then(|owner| {
-        let now = phase.slots.get(&(capture.rank, &owner.slot))?;
-        Some((storage(owner), storage(now.fact)))
-    });
-    // The same address of another storage, though the allocator took no block back.
-    if now.is_some_and(|(before, now)| before != now) {
+    // The same address of another storage, though the allocator took no block back. Names that
+    // shared a storage and no longer do are a split alias.
+    let alone = arg.owner.is_some_and(|owner| owner.aliases.is_empty());
+    if alone && matches!(outcome, Some(Outcome::Rebound(_))) {
         return Some(Trouble::Slot(FindingCode::SlotRebound));
     }
     let serves = |step: &&StepView| {
@@ -210,47 +250,35 @@ fn trouble<'r>(
 }
 
 /// Layout changes of captured slots that kept their address (R5).
-fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, args: &[CapturedArg<'_>]) {
-    let Capture { index, arm, captured_in, rank, .. } = *capture;
-    let captured: BTreeMap<&str, &SlotFact> =
-        args.iter().filter_map(|arg| arg.owner).map(|slot| (slot.slot.0.as_str(), slot)).collect();
-    for (name, slot) in captured {
-        for phase_index in captured_in + 1..arm.phases.len() {
-            let now = arm.phases[phase_index].slots.get(&(rank, &slot.slot));
-            let (Some(before), Some(now)) =
-                (&slot.fingerprint, now.and_then(|now| now.fact.fingerprint.as_ref()))
-            else {
-                continue;
-            };
-            let fields = changed_fields(before, now);
-            let known = case.blamed_finding(name, index, case.rank_index(index, rank));
-            let known = known.is_some_and(in_this_room);
-            let respecified = case.has(FindingCode::SlotRespecified, name);
-            if fields.is_empty() || before.address != now.address || (known && !respecified) {
-                continue;
-            }
-            let rank = case.rank_index(index, rank);
-            let finding = Finding::new(FindingCode::SlotRespecified, name, rank)
-                .expected(layout(before), layout(now))
-                .why(format!("the captured kernels were built for another {}", fields.join(", ")));
-            case.raise(finding, (index, phase_index), &[name]);
+fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
+    let Capture { index, rank, ref changes, .. } = *capture;
+    let rank = case.rank_index(index, rank);
+    let changes = changes.iter().flat_map(|(phase, own)| own.values().map(move |own| (phase, own)));
+    for (phase, change) in changes {
+        let (Outcome::Respecified(fields) | Outcome::Rebound(fields)) = &change.outcome else {
+            continue;
+        };
+        let name = &change.slot.0;
+        let layouts: Vec<String> =
+            fields.iter().filter(|field| !field.is_place()).map(Field::to_string).collect();
+        let known = case.blamed_finding(name, index, rank).is_some_and(in_this_room);
+        let respecified = case.has(FindingCode::SlotRespecified, name);
+        let moved = fields.contains(&Field::Address);
+        let Some(now) = change.now.as_ref().filter(|_| !moved && !layouts.is_empty()) else {
+            continue;
+        };
+        if known && !respecified {
+            continue;
         }
+        let finding = Finding::new(FindingCode::SlotRespecified, name, rank)
+            .expected(layout(&change.captured), layout(now))
+            .why(format!("the captured kernels were built for another {}", layouts.join(", ")));
+        case.raise(finding, (index, *phase), &[name]);
     }
 }
 
 fn in_this_room(finding: &Finding) -> bool {
     finding.category == Category::Room(Room::Storage)
-}
-
-fn changed_fields(before: &Fingerprint, now: &Fingerprint) -> Vec<&'static str> {
-    let pairs = [
-        ("shape", before.shape == now.shape),
-        ("stride", before.stride == now.stride),
-        ("offset", before.offset == now.offset),
-        ("dtype", before.dtype == now.dtype),
-        ("device", before.device == now.device),
-    ];
-    pairs.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }
 
 fn layout(print: &Fingerprint) -> String {

@@ -4,11 +4,11 @@ mod check;
 mod facts;
 mod replays;
 mod rules;
+#[cfg(test)]
 mod staleness;
 
 pub(crate) use check::check;
 pub use rules::{
     Change, Field, Hold, Outcome, Registry, RegistryDraft, RegistryError, Sighting, SlotIndex,
-    Snapshot, Stability,
+    Snapshot,
 };
-pub use staleness::{MemoryEvent, Ownership, Staleness, staleness};

@@ -1,10 +1,11 @@
 //! The slot registry: every slot with its fingerprint, sealed before capture, compared after an
-//! update.
+//! update. The check seals one of the slots that a graph retains, for each rank and arm.
 //!
 //! The comparison sees 1,000,000 slots in a few milliseconds: layouts are interned when they are
 //! observed, and a slot that did not change costs the comparison of five words.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::words::{Address, Dtype, Fingerprint, SlotName, StorageId};
 
@@ -16,15 +17,6 @@ pub enum Hold {
     /// It keeps them alive: a rebound slot leaves its old storage readable, never reused. An
     /// expired slot then means that the hold itself was broken.
     Strong,
-}
-
-/// Whether an update may replace a slot's storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stability {
-    /// A captured graph or a backend retains the address.
-    Stable,
-    /// Nothing retains it: another storage of the same layout is legal.
-    Replaceable,
 }
 
 /// A slot of a sealed registry, by position.
@@ -61,10 +53,33 @@ pub enum Field {
     Device,
 }
 
+impl Field {
+    /// Whether it says where the slot is, and not how it is laid out.
+    #[must_use]
+    pub const fn is_place(self) -> bool {
+        matches!(self, Self::Storage | Self::Address)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Storage => "storage",
+            Self::Address => "address",
+            Self::StorageBytes => "storage size",
+            Self::Shape => "shape",
+            Self::Stride => "stride",
+            Self::Offset => "offset",
+            Self::Dtype => "dtype",
+            Self::Device => "device",
+        })
+    }
+}
+
 /// What became of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every field is what was captured, or the slot may be replaced and was.
+    /// Every field is what was captured.
     Same,
     /// It is no longer registered.
     Missing,
@@ -112,7 +127,7 @@ pub enum RegistryError {
 /// Slots, while they are being registered.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryDraft {
-    slots: BTreeMap<SlotName, (Fingerprint, Stability)>,
+    slots: BTreeMap<SlotName, Fingerprint>,
 }
 
 impl RegistryDraft {
@@ -124,7 +139,6 @@ impl RegistryDraft {
         &mut self,
         slot: SlotName,
         fingerprint: Fingerprint,
-        stability: Stability,
     ) -> Result<(), RegistryError> {
         if self.slots.contains_key(&slot) {
             return Err(RegistryError::Twice { slot });
@@ -132,7 +146,7 @@ impl RegistryDraft {
         if self.slots.len() >= GONE as usize {
             return Err(RegistryError::Full);
         }
-        self.slots.insert(slot, (fingerprint, stability));
+        self.slots.insert(slot, fingerprint);
         Ok(())
     }
 
@@ -142,13 +156,11 @@ impl RegistryDraft {
         let mut registry = Registry {
             hold,
             names: Vec::with_capacity(self.slots.len()),
-            replaceable: Vec::with_capacity(self.slots.len()),
             captured: Vec::with_capacity(self.slots.len()),
             layouts: Layouts::default(),
         };
-        for (slot, (fingerprint, stability)) in self.slots {
+        for (slot, fingerprint) in self.slots {
             registry.names.push(slot);
-            registry.replaceable.push(stability == Stability::Replaceable);
             let layout = registry.layouts.intern(&fingerprint);
             registry.captured.push(Compact::of(&fingerprint, layout));
         }
@@ -161,7 +173,6 @@ impl RegistryDraft {
 pub struct Registry {
     hold: Hold,
     names: Vec<SlotName>,
-    replaceable: Vec<bool>,
     captured: Vec<Compact>,
     layouts: Layouts,
 }
@@ -235,7 +246,7 @@ impl Snapshot<'_> {
 
     #[cold]
     fn change(&self, index: usize, captured: &Compact, now: &Compact) -> Option<Change> {
-        let outcome = self.outcome(index, captured, now);
+        let outcome = self.outcome(captured, now);
         if outcome == Outcome::Same {
             return None;
         }
@@ -247,8 +258,7 @@ impl Snapshot<'_> {
         })
     }
 
-    fn outcome(&self, index: usize, captured: &Compact, now: &Compact) -> Outcome {
-        let replaceable = self.registry.replaceable.get(index).copied().unwrap_or(false);
+    fn outcome(&self, captured: &Compact, now: &Compact) -> Outcome {
         if now.layout == MISSING {
             return Outcome::Missing;
         }
@@ -256,16 +266,12 @@ impl Snapshot<'_> {
             return Outcome::Expired;
         }
         let fields = self.fields(captured, now);
-        let moved = fields.iter().any(|field| matches!(field, Field::Storage | Field::Address));
-        let layout: Vec<Field> = fields
-            .iter()
-            .copied()
-            .filter(|field| !matches!(field, Field::Storage | Field::Address))
-            .collect();
-        match (moved, replaceable) {
-            (true, false) => Outcome::Rebound(fields),
-            (_, true) if layout.is_empty() => Outcome::Same,
-            _ => Outcome::Respecified(layout),
+        if fields.iter().any(|field| field.is_place()) {
+            Outcome::Rebound(fields)
+        } else if fields.is_empty() {
+            Outcome::Same
+        } else {
+            Outcome::Respecified(fields)
         }
     }
 
@@ -387,16 +393,16 @@ mod tests {
         }
     }
 
-    fn registry(stability: Stability) -> Registry {
+    fn registry() -> Registry {
         let mut draft = RegistryDraft::default();
-        draft.register("a".into(), print(1), Stability::Stable).unwrap();
-        draft.register("b".into(), print(2), stability).unwrap();
+        draft.register("a".into(), print(1)).unwrap();
+        draft.register("b".into(), print(2)).unwrap();
         draft.seal(Hold::Weak)
     }
 
     /// What became of `b` when it is seen like this and `a` is unchanged.
-    fn outcome(stability: Stability, b: Option<Sighting<'_>>) -> Outcome {
-        let registry = registry(stability);
+    fn outcome(b: Option<Sighting<'_>>) -> Outcome {
+        let registry = registry();
         let mut snapshot = registry.snapshot();
         snapshot.see(&"a".into(), Sighting::At(&print(1))).unwrap();
         if let Some(sighting) = b {
@@ -415,20 +421,17 @@ mod tests {
 
     #[test]
     fn every_outcome_is_told_from_the_others() {
-        fn stable(sighting: Option<Sighting<'_>>) -> Outcome {
-            outcome(Stability::Stable, sighting)
-        }
-        assert_eq!(stable(Some(Sighting::At(&print(2)))), Outcome::Same);
-        assert_eq!(stable(None), Outcome::Missing);
-        assert_eq!(stable(Some(Sighting::Gone)), Outcome::Expired);
+        assert_eq!(outcome(Some(Sighting::At(&print(2)))), Outcome::Same);
+        assert_eq!(outcome(None), Outcome::Missing);
+        assert_eq!(outcome(Some(Sighting::Gone)), Outcome::Expired);
         let rebound = Outcome::Rebound(vec![Field::Storage, Field::Address]);
-        assert_eq!(stable(Some(Sighting::At(&print(3)))), rebound);
+        assert_eq!(outcome(Some(Sighting::At(&print(3)))), rebound);
     }
 
     #[test]
     fn a_reused_address_is_another_storage() {
         let reused = moved(3, |print| print.address = Address(0x200));
-        let outcome = outcome(Stability::Stable, Some(Sighting::At(&reused)));
+        let outcome = outcome(Some(Sighting::At(&reused)));
         assert_eq!(outcome, Outcome::Rebound(vec![Field::Storage]));
     }
 
@@ -445,27 +448,17 @@ mod tests {
         ];
         for (field, change) in changes {
             let now = moved(2, change);
-            let outcome = outcome(Stability::Stable, Some(Sighting::At(&now)));
+            let outcome = outcome(Some(Sighting::At(&now)));
             assert_eq!(outcome, Outcome::Respecified(vec![field]));
         }
     }
 
     #[test]
-    fn a_replaceable_slot_may_move_and_not_change() {
-        let replaceable =
-            |now: &Fingerprint| outcome(Stability::Replaceable, Some(Sighting::At(now)));
-        assert_eq!(replaceable(&print(3)), Outcome::Same);
-        let reshaped = moved(3, |print| print.shape = vec![3, 2]);
-        assert_eq!(replaceable(&reshaped), Outcome::Respecified(vec![Field::Shape]));
-        assert_eq!(outcome(Stability::Replaceable, Some(Sighting::Gone)), Outcome::Expired);
-    }
-
-    #[test]
     fn names_are_registered_once_and_before_the_seal() {
         let mut draft = RegistryDraft::default();
-        draft.register("a".into(), print(1), Stability::Stable).unwrap();
+        draft.register("a".into(), print(1)).unwrap();
         let twice = RegistryError::Twice { slot: "a".into() };
-        assert_eq!(draft.register("a".into(), print(2), Stability::Stable), Err(twice));
+        assert_eq!(draft.register("a".into(), print(2)), Err(twice));
         let registry = draft.seal(Hold::Strong);
         let late = RegistryError::Late { slot: "z".into() };
         assert_eq!(registry.snapshot().see(&"z".into(), Sighting::Gone), Err(late));
@@ -473,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_change_shows_what_was_and_what_is() {
-        let registry = registry(Stability::Stable);
+        let registry = registry();
         let mut snapshot = registry.snapshot();
         snapshot.see(&"a".into(), Sighting::At(&print(9))).unwrap();
         snapshot.see(&"b".into(), Sighting::At(&print(2))).unwrap();

@@ -174,7 +174,8 @@ fn a_slot_without_a_storage_has_expired() {
 #[test]
 fn a_slot_of_another_layout_at_the_same_address_is_respecified() {
     type Change = fn(&mut coldproof_contract::words::Fingerprint);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
+        ("storage size", |print| print.storage_bytes *= 2),
         ("shape", |print| print.shape = vec![2, 8]),
         ("stride", |print| print.stride = vec![1, 8]),
         ("offset", |print| print.offset = 4),
@@ -190,6 +191,16 @@ fn a_slot_of_another_layout_at_the_same_address_is_respecified() {
         let why = &run.judge().findings[0].why;
         assert_eq!(*why, format!("the captured kernels were built for another {field}"));
     }
+}
+
+#[test]
+fn a_slot_that_begins_elsewhere_in_its_own_storage_is_rebound() {
+    let mut run = correct();
+    run.since("warm", "A>B").slot(GATE_UP, |_, slot| {
+        let print = slot.fingerprint.as_mut().unwrap();
+        (print.address, print.offset) = (Address(print.address.0 - 2), 4);
+    });
+    assert_eq!(run.found(), [one(Code::SlotRebound, GATE_UP, &[0])]);
 }
 
 #[test]
