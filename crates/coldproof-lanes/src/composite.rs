@@ -15,11 +15,13 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)?;
         let (a, b) = (&inputs.from, &inputs.to);
-        update(driver, &a.label, b, Some(2), Order::File)?;
+        let sleep = |level| driver.can().sleep.then_some(level);
+        let (deep, light) = (sleep(2), sleep(1));
+        update(driver, &a.label, b, deep, Order::File)?;
         look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)?;
         driver.serve(&inputs.requests.cache(), 0)?;
-        update(driver, &b.label, a, Some(1), Order::Reversed)?;
+        update(driver, &b.label, a, light, Order::Reversed)?;
         look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)
     });

@@ -6,7 +6,6 @@ use coldproof_contract::words::StepName;
 
 use crate::control;
 use crate::driver::{ArmResult, Driver};
-use crate::engine::DecodeMode;
 use crate::inputs::Inputs;
 use crate::lane::{COLD, Lane};
 use crate::session::{Order, capture, load, look, update};
@@ -28,7 +27,10 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) {
         look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)?;
         // Alone, so that every row of a batch has a batch of one to equal.
-        for request in inputs.requests.rows(batches(driver.batch_max()).max().unwrap_or(0)) {
+        for request in inputs
+            .requests
+            .rows(batches(driver.can().batch_max).max().unwrap_or(0), driver.can().replay())
+        {
             driver.serve(&request, 0)?;
         }
         driver.serve(&inputs.requests.cache(), 0)?;
@@ -49,7 +51,7 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
         let slots = look(driver, &inputs.rules, inputs.topology)?;
         driver.step(StepName::Pressure, |engine| engine.pressure())?;
         serve_all(inputs, driver)?;
-        control::run(driver, &slots, &inputs.requests.control())?;
+        control::run(driver, &slots, &inputs.requests.control(driver.can().replay()))?;
         driver.step(StepName::Pressure, |engine| engine.release_pressure())?;
         update(driver, &b.label, a, None, Order::Reversed)?;
         look(driver, &inputs.rules, inputs.topology)?;
@@ -66,13 +68,13 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
 /// The main request eagerly and by replay, each twice: the second shows the noise. Then batches,
 /// so that graphs of more than one row are replayed too.
 pub(crate) fn serve_all(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult<()> {
-    for mode in [DecodeMode::Eager, DecodeMode::Graph] {
+    for mode in driver.can().modes() {
         for repeat in 0..2 {
-            driver.serve(&inputs.requests.main(mode), repeat)?;
+            driver.serve(&inputs.requests.main(*mode), repeat)?;
         }
     }
-    for batch in batches(driver.batch_max()) {
-        driver.serve_batch(&inputs.requests.rows(batch))?;
+    for batch in batches(driver.can().batch_max) {
+        driver.serve_batch(&inputs.requests.rows(batch, driver.can().replay()))?;
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ pub struct Driver<'a, 'p> {
     cursor: ArmCursor,
     deadline: Duration,
     slowest_serve: Duration,
-    batch_max: u32,
+    hello: Capabilities,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -42,7 +42,8 @@ impl<'a, 'p> Driver<'a, 'p> {
         deadline: Duration,
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
-        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO, batch_max: 1 }
+        let hello = Capabilities::unknown();
+        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO, hello }
     }
 
     /// Asks the engine what it can do, as the arm's first step.
@@ -52,14 +53,14 @@ impl<'a, 'p> Driver<'a, 'p> {
     pub fn hello(&mut self, started: Reply<()>) -> ArmResult<Capabilities> {
         let hello =
             self.step(StepName::Start, |engine| started.and_then(|()| engine.capabilities()))?;
-        self.batch_max = hello.batch_max;
+        self.hello = hello.clone();
         Ok(hello)
     }
 
-    /// The most requests that the engine says it decodes together.
+    /// What the engine says it can do; before its hello nothing.
     #[must_use]
-    pub const fn batch_max(&self) -> u32 {
-        self.batch_max
+    pub const fn can(&self) -> &Capabilities {
+        &self.hello
     }
 
     /// Names what follows.

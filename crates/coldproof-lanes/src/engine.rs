@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::Piece as DigestPiece;
-use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact, PieceContent};
+use coldproof_contract::evidence::{Ability, Fact, LaunchFact, NodeFact, PieceContent};
 use coldproof_contract::routing::Piece;
 use coldproof_contract::words::{
     Address, ByteRange, Dtype, Hex128, Packing, Rank, Topology, TransactionId,
@@ -136,6 +136,45 @@ pub struct Capabilities {
 
 const fn one() -> u32 {
     1
+}
+
+impl Capabilities {
+    /// Before the engine's hello: nothing.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self {
+            kind: String::new(),
+            version: String::new(),
+            topology: Topology::tensor(1),
+            graphs: false,
+            sleep: false,
+            prefix_cache: false,
+            batch_max: 1,
+        }
+    }
+
+    /// What it has not.
+    #[must_use]
+    pub fn cannot(&self) -> Vec<Ability> {
+        let has = [
+            (Ability::Graphs, self.graphs),
+            (Ability::Sleep, self.sleep),
+            (Ability::PrefixCache, self.prefix_cache),
+        ];
+        has.into_iter().filter(|(_, has)| !has).map(|(ability, _)| ability).collect()
+    }
+
+    /// How decoding can run.
+    #[must_use]
+    pub const fn modes(&self) -> &'static [DecodeMode] {
+        if self.graphs { &[DecodeMode::Eager, DecodeMode::Graph] } else { &[DecodeMode::Eager] }
+    }
+
+    /// How decoding runs where a replay is wanted.
+    #[must_use]
+    pub const fn replay(&self) -> DecodeMode {
+        if self.graphs { DecodeMode::Graph } else { DecodeMode::Eager }
+    }
 }
 
 /// Which region `wake` brings back.

@@ -48,7 +48,7 @@ impl Requests {
     /// Requests of one batch: other tokens in each, and prompts of other lengths, so that no two
     /// rows of a decode step are at one position.
     #[must_use]
-    pub fn rows(self, batch: u32) -> Vec<GenerateRequest> {
+    pub fn rows(self, batch: u32, mode: DecodeMode) -> Vec<GenerateRequest> {
         let forced = ROW_FORCED.min(self.positions_max / 4);
         let row = |index: u32| {
             let prompt = ROW_PROMPT.saturating_sub(index).min(self.positions_max / 4).max(1);
@@ -58,7 +58,7 @@ impl Requests {
                 prompt: self.tokens(first, prompt),
                 forced: self.tokens(first + prompt, forced),
                 greedy: 0,
-                mode: DecodeMode::Graph,
+                mode,
                 use_prefix_cache: false,
             }
         };
@@ -79,15 +79,15 @@ impl Requests {
         }
     }
 
-    /// The positive control: almost everything is computed by replays.
+    /// The positive control: almost everything is computed by replays, where there are any.
     #[must_use]
-    pub fn control(self) -> GenerateRequest {
+    pub fn control(self, mode: DecodeMode) -> GenerateRequest {
         GenerateRequest {
             name: "control".to_owned(),
             prompt: self.tokens(0, 1),
             forced: self.tokens(1, self.control.min(self.positions_max / 2)),
             greedy: 0,
-            mode: DecodeMode::Graph,
+            mode,
             use_prefix_cache: false,
         }
     }
@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn rows_of_a_batch_have_other_tokens_at_other_positions() {
-        let rows = Requests { vocabulary: 331, positions_max: 256, control: 1 }.rows(4);
+        let rows =
+            Requests { vocabulary: 331, positions_max: 256, control: 1 }.rows(4, DecodeMode::Graph);
         for (index, row) in rows.iter().enumerate() {
             for other in &rows[..index] {
                 assert_ne!(row.name, other.name);
@@ -112,7 +113,8 @@ mod tests {
 
     #[test]
     fn rows_fit_the_smallest_model() {
-        let rows = Requests { vocabulary: 2, positions_max: 4, control: 1 }.rows(4);
+        let rows =
+            Requests { vocabulary: 2, positions_max: 4, control: 1 }.rows(4, DecodeMode::Graph);
         assert!(rows.iter().all(|row| row.prompt.len() + row.forced.len() <= 4));
     }
 }

@@ -27,16 +27,19 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Composite => composite::run(&mut lane),
         }
     }
-    let (kind, version) = match lane.hello {
-        Some(hello) => (hello.kind, hello.version),
-        None => ("not started".to_owned(), String::new()),
+    let (kind, version, cannot) = match lane.hello {
+        Some(hello) => {
+            let cannot = hello.cannot();
+            (hello.kind, hello.version, cannot)
+        }
+        None => ("not started".to_owned(), String::new(), Vec::new()),
     };
     let order: Vec<String> = arms.iter().map(|arm| arm.arm.clone()).collect();
     let events = recorder.finish(&order);
     let header = Header {
         schema: SCHEMA.to_owned(),
         seed: inputs.seed,
-        engine: EngineHeader { kind, version, topology: inputs.topology },
+        engine: EngineHeader { kind, version, topology: inputs.topology, cannot },
         environment: inputs.environment.clone(),
         settings: Settings {
             required: inputs.required.clone(),

@@ -218,11 +218,14 @@ pub(crate) fn permutation_range(rank: Rank, packing: &Packing, slots: &Slots) ->
     Some(ByteRange { address: print.address, bytes: print.bytes() })
 }
 
-/// Records the nodes of all captured graphs.
+/// Captures graphs and records their nodes, where the engine captures any.
 ///
 /// # Errors
 /// As [`Driver::step`].
 pub(crate) fn capture(driver: &mut Driver<'_, '_>) -> ArmResult<()> {
+    if !driver.can().graphs {
+        return Ok(());
+    }
     let nodes = driver.step(StepName::Capture, |engine| {
         engine.capture()?;
         engine.graph_nodes()

@@ -42,10 +42,13 @@ fn one(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let inputs: Vec<String> = difference.slot.inputs.iter().map(|i| format!("`{i}`")).collect();
     let mut finding = Finding::new(FindingCode::DerivedStale, difference.slot.slot.0.clone(), rank)
         .expected(format!("the value of `{}`", difference.against), text)
-        .why(format!(
-            "its inputs ({}) hold the new weights and it does not follow them",
-            inputs.join(", ")
-        ));
+        .why(match inputs.as_slice() {
+            [] => "what it was made of holds the new weights and it does not follow".to_owned(),
+            inputs => format!(
+                "its inputs ({}) hold the new weights and it does not follow them",
+                inputs.join(", ")
+            ),
+        });
     finding.events.push(found);
     case.raise(finding, site, &[&difference.slot.slot.0]);
 }

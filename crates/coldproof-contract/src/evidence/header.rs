@@ -40,6 +40,33 @@ pub struct EngineHeader {
     pub version: String,
     /// The topology asked for.
     pub topology: Topology,
+    /// What it has not: what depends on it is not covered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cannot: Vec<Ability>,
+}
+
+/// What an engine may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ability {
+    /// It captures graphs.
+    Graphs,
+    /// It gives memory back and takes it again.
+    Sleep,
+    /// It keeps KV blocks by prefix.
+    PrefixCache,
+}
+
+impl Ability {
+    /// Why what depends on it is not covered.
+    #[must_use]
+    pub const fn absence(self) -> &'static str {
+        match self {
+            Self::Graphs => "no graphs: the engine captures none",
+            Self::Sleep => "no sleep: the engine has none",
+            Self::PrefixCache => "no prefix cache: the engine has none",
+        }
+    }
 }
 
 /// What was asked of the run.

@@ -18,7 +18,7 @@ pub use facts::{
     SourceReadBackFact, StateFact, StepFact, StepOutcome,
 };
 pub use header::{
-    ArmHeader, CheckpointHeader, EngineHeader, Header, LaneName, RequiredItem, Settings,
+    Ability, ArmHeader, CheckpointHeader, EngineHeader, Header, LaneName, RequiredItem, Settings,
     SourceHeader,
 };
 pub use provenance::{Claimed, Observed, Provenance};

@@ -91,6 +91,8 @@ pub struct TransitionReport {
     pub checks: u64,
     /// Why undecided or not covered.
     pub reason: Option<String>,
+    /// Undecided for no other reason than outputs that differ as findings explain.
+    pub explained: bool,
 }
 
 /// The wire.

@@ -7,7 +7,7 @@ use super::{
     Category, CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
     VerdictKind, WireReport, certify, generations, stated, transition,
 };
-use crate::evidence::{Comparison, LaneName, Record, RequiredItem, View};
+use crate::evidence::{Ability, Comparison, LaneName, Record, RequiredItem, View};
 use crate::{caches, derived, lifecycle, names, routing, state, storage};
 
 /// The rooms, in the order in which their findings explain each other's symptoms: addresses before
@@ -150,7 +150,9 @@ fn categories(
                 (Status::Fail, None)
             } else if !seen.covered {
                 (Status::NotCovered, Some("no lane of this run looks at it".to_owned()))
-            } else if let Some(what) = view.unsupported(lane_of(room)) {
+            } else if let Some(what) =
+                lacking(view, room).or_else(|| view.unsupported(lane_of(room)))
+            {
                 (Status::NotCovered, Some(what))
             } else if !seen.undecided.is_empty() || seen.checks == 0 {
                 let reasons: Vec<&str> = seen.undecided.iter().map(String::as_str).collect();
@@ -182,6 +184,24 @@ const fn lane_of(room: Room) -> LaneName {
         Room::Routing => LaneName::Routing,
         Room::Names => LaneName::Names,
         Room::Caches => LaneName::Caches,
+    }
+}
+
+/// Why this engine at this topology cannot show what the room asks.
+fn lacking(view: &View<'_>, room: Room) -> Option<String> {
+    let cannot = |ability: Ability| {
+        let lacks = view.header.engine.cannot.contains(&ability);
+        lacks.then(|| ability.absence().to_owned())
+    };
+    match room {
+        Room::Storage => cannot(Ability::Graphs),
+        Room::Caches => cannot(Ability::PrefixCache),
+        Room::Routing => {
+            let mut arms = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Routing);
+            let alone = arms.all(|arm| arm.header.topology.ranks().count() == 1);
+            alone.then(|| "one rank cannot show a wrong rank: give --tp 2".to_owned())
+        }
+        _ => None,
     }
 }
 

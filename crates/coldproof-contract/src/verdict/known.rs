@@ -77,13 +77,14 @@ fn is_judged(verdict: &Verdict, category: Category) -> bool {
     matches!(status, Some(Status::Pass | Status::Fail))
 }
 
-/// A category fails by findings alone, and the caller has seen that all of them are listed.
+/// A category fails by findings alone, and the caller has seen that all of them are listed. So is
+/// the transition where outputs differ as those findings explain.
 fn is_settled(verdict: &Verdict, item: RequiredItem) -> bool {
-    let status = match item {
-        RequiredItem::Transition => Some(verdict.transition.status),
-        RequiredItem::Category(number) => status(verdict, number),
+    let (status, explained) = match item {
+        RequiredItem::Transition => (Some(verdict.transition.status), verdict.transition.explained),
+        RequiredItem::Category(number) => (status(verdict, number), false),
     };
-    matches!(status, Some(Status::Pass | Status::Fail))
+    explained || matches!(status, Some(Status::Pass | Status::Fail))
 }
 
 fn status(verdict: &Verdict, number: u8) -> Option<Status> {

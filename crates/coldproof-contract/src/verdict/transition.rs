@@ -7,7 +7,7 @@ use super::{
     Category, Finding, FindingCode, Room, Status, StepReport, TransitionReport, generations,
     outputs,
 };
-use crate::evidence::{ArmView, Fact, LaneName, PhaseView, StepOutcome, StepView};
+use crate::evidence::{Ability, ArmView, Fact, LaneName, PhaseView, StepOutcome, StepView};
 use crate::words::{Address, ByteRange, Rank, StepName};
 
 /// What was compared.
@@ -19,6 +19,8 @@ pub(super) struct TransitionCoverage {
     pub noise: BTreeMap<String, f64>,
     /// Reasons not to pass.
     pub undecided: BTreeSet<String>,
+    /// Outputs that differ: a finding of their own, or one that explains them, says why.
+    pub symptoms: BTreeSet<String>,
 }
 
 /// Judges the transition: outputs of all arms, ends of all steps, the order of the eight.
@@ -40,7 +42,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
             let label = phase.phase;
             if compared.differ > 0 {
                 let text = format!("outputs of arm `{name}` differ after `{label}`");
-                coverage.undecided.insert(text);
+                coverage.symptoms.insert(text);
             } else if compared.rows == 0 && compared.void > 0 {
                 let text = format!("no finite logits of arm `{name}` after `{label}`");
                 coverage.undecided.insert(text);
@@ -156,9 +158,12 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
     if coverage.rows == 0 {
         undecided.insert("no output was compared with a cold load's".to_owned());
     }
-    if steps.len() < StepName::TRANSITION.len() {
-        undecided.insert("not all eight steps were taken".to_owned());
+    let all = expected_steps(case);
+    if steps.len() < all {
+        undecided.insert(format!("not all {all} steps were taken"));
     }
+    let explained = undecided.is_empty() && !coverage.symptoms.is_empty();
+    undecided.extend(coverage.symptoms.iter().cloned());
     let unsupported = case.view.unsupported(LaneName::Composite);
     let status = match (failed, lane, undecided.is_empty()) {
         (true, _, _) => Status::Fail,
@@ -173,12 +178,21 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
         }
         Status::Undecided => Some(undecided.into_iter().collect::<Vec<_>>().join("; ")),
         Status::Pass => Some(format!(
-            "eight steps in order, {} rows of logits equal to a cold load's, bit for bit",
-            coverage.rows
+            "{all} steps in order, {} rows of logits equal to a cold load's, bit for bit{}",
+            coverage.rows,
+            if all < StepName::TRANSITION.len() { "; no sleep: the engine has none" } else { "" }
         )),
         Status::Fail => None,
     };
-    TransitionReport { status, steps, checks: coverage.rows, reason }
+    let explained = explained && status == Status::Undecided;
+    TransitionReport { status, steps, checks: coverage.rows, reason, explained }
+}
+
+/// Steps of the whole transition: sleep and both wakes are left out together where the engine has
+/// no sleep.
+fn expected_steps(case: &Case<'_, '_>) -> usize {
+    let all = StepName::TRANSITION.len();
+    if case.view.header.engine.cannot.contains(&Ability::Sleep) { all - 3 } else { all }
 }
 
 fn steps(phase: &PhaseView<'_>) -> Vec<StepReport> {

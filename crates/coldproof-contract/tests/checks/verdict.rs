@@ -1,7 +1,7 @@
 //! The verdict as a whole: what is required, modes, two faults at once, an engine that ends early.
 
-use coldproof_contract::evidence::{ArmHeader, Fact, RequiredItem, StepOutcome};
-use coldproof_contract::verdict::{FindingCode as Code, Room, Status, VerdictKind};
+use coldproof_contract::evidence::{Ability, ArmHeader, Fact, LaneName, RequiredItem, StepOutcome};
+use coldproof_contract::verdict::{FindingCode as Code, Listed, Room, Status, VerdictKind, accept};
 use coldproof_contract::words::StepName;
 
 use crate::support::model::{self, NORM, NORM_F32, ROPE};
@@ -261,4 +261,65 @@ fn a_seeded_fault_that_is_not_found_is_undecided() {
     run.header.settings.seeded.push("F2.01".to_owned());
     assert_eq!(run.judge().verdict, VerdictKind::Fail);
     assert_eq!(run.judge().notes, []);
+}
+
+/// Without the steps of sleep in the composite arm.
+fn awake() -> Run {
+    let mut run = correct();
+    let sleeps = [StepName::Sleep, StepName::WakeWeights, StepName::WakeKv];
+    for phase in ["A>B", "B>A"] {
+        run.phase("composite", phase).drop(|_, fact| match fact {
+            Fact::Step(step) => sleeps.contains(&step.name),
+            Fact::Region(_) => true,
+            _ => false,
+        });
+    }
+    run
+}
+
+#[test]
+fn sleep_is_left_out_where_the_engine_has_none_and_nowhere_else() {
+    let mut run = awake();
+    assert_eq!(run.judge().transition.status, Status::Undecided);
+    run.header.engine.cannot = vec![Ability::Sleep];
+    let transition = run.judge().transition;
+    assert_eq!((transition.status, transition.steps.len()), (Status::Pass, 5));
+    assert!(transition.reason.unwrap().contains("no sleep"));
+}
+
+#[test]
+fn what_an_engine_has_not_is_not_covered_and_a_finding_there_still_is_one() {
+    let mut run = correct();
+    run.header.engine.cannot = vec![Ability::Graphs, Ability::PrefixCache];
+    let verdict = run.judge();
+    for without in [Room::Storage, Room::Caches] {
+        let (status, reason) = room(&verdict, without);
+        assert_eq!(status, Status::NotCovered);
+        assert!(reason.contains("the engine"), "{reason}");
+    }
+    assert_eq!(verdict.verdict, VerdictKind::Undecided);
+    let mut run = stale_value();
+    run.header.engine.cannot = vec![Ability::Graphs];
+    assert_eq!(room(&run.judge(), Room::Derived).0, Status::Fail);
+}
+
+#[test]
+fn a_listed_finding_passes_and_what_only_it_explains_with_it() {
+    let entry = |code| Listed { code, object: "model.*".to_owned(), link: "there".to_owned() };
+    let mut verdict = stale_value().judge();
+    assert_eq!(verdict.transition.status, Status::Undecided);
+    accept(&mut verdict, &[entry(Code::DerivedStale)]);
+    assert_eq!(verdict.verdict, VerdictKind::Pass);
+    assert_eq!(room(&verdict, Room::Derived).0, Status::Fail);
+    // Something else stays open beside it: that is no pass.
+    let mut verdict = stale_value().without_arm("caches").judge();
+    accept(&mut verdict, &[entry(Code::DerivedStale)]);
+    assert_eq!(verdict.verdict, VerdictKind::Undecided);
+    // And what is listed and gone fails a correct run, unless nobody looked.
+    let mut verdict = correct().judge();
+    accept(&mut verdict, &[entry(Code::CacheStale)]);
+    assert_eq!(verdict.verdict, VerdictKind::Fail);
+    let mut verdict = correct().without_arm("caches").judge();
+    accept(&mut verdict, &[entry(Code::CacheStale)]);
+    assert_eq!(verdict.verdict, VerdictKind::Undecided);
 }

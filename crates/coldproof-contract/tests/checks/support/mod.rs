@@ -65,6 +65,7 @@ pub(crate) fn correct_at(tp: u32) -> Run {
         kind: "hand-made".to_owned(),
         version: "1".to_owned(),
         topology: Topology::tensor(tp),
+        cannot: Vec::new(),
     };
     let header = Header {
         schema: SCHEMA.to_owned(),
