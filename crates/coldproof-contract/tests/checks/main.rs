@@ -12,6 +12,7 @@ mod routing;
 mod state;
 mod storage;
 mod support;
+mod topologies;
 mod transition;
 mod verdict;
 
