@@ -7,7 +7,7 @@ use super::{LaneName, PieceContent, ReadBackFact, SlotFact};
 use crate::words::{Rank, SlotKind, SlotName};
 
 /// What a differing slot or piece holds instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
     /// The bytes of the generation before the update.
     Old,
@@ -134,6 +134,13 @@ impl<'r> Comparison<'r> {
     #[must_use]
     pub fn equal_to_cold(&self, kinds: &[SlotKind]) -> u64 {
         kinds.iter().filter_map(|kind| self.equal.get(kind)).map(|equal| equal.cold).sum()
+    }
+
+    /// Whether any update gave a parameter other bytes than it had, right or not: where none did,
+    /// equality shows nothing.
+    #[must_use]
+    pub fn renewed(&self) -> bool {
+        self.tallies.values().any(|tally| tally.renewed + tally.neither > 0)
     }
 
     /// The difference of this slot in the same phase and on the same rank.

@@ -103,7 +103,7 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
     let open: BTreeSet<SlotName> = gaps.iter().map(|(_, slot, _)| slot.clone()).collect();
     // Slots that sentinels, or another rank's account, already show with a wrong shard.
     let misplaced = |slot: &&SlotName| {
-        let finding = case.blamed_anywhere(&slot.0);
+        let finding = case.blamed_anywhere(&slot.0, site.0);
         finding.is_some_and(|finding| finding.code == FindingCode::ShardMisplaced)
     };
     let misplaced: BTreeSet<SlotName> = open.iter().filter(misplaced).cloned().collect();

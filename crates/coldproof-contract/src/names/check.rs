@@ -47,8 +47,8 @@ fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
     own.filter(|rules| !rules.is_empty()).unwrap_or(&case.view.header.rules)
 }
 
-/// Promised against delivered against resolved. What no rank took is judged in the names lane alone:
-/// elsewhere an engine may hold back what it is asked to.
+/// Promised against delivered against resolved. What no rank took, and what no source fills, is
+/// judged in the names lane alone.
 fn manifests(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     for (index, seen) in phase.manifests.iter().enumerate() {
         let Some(sealed) = sealed(case, site, phase, seen.fact) else { continue };
@@ -162,8 +162,8 @@ fn unrouted(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, source: 
     case.raise(finding, site, &slots);
 }
 
-/// Parameters that the engine registers and no source of the catalogue fills: whatever they hold, no
-/// update reaches it. Another name of a slot that is filled is filled, and so is a name that the
+/// Parameters that the engine registers and no source of the catalogue fills: no update reaches
+/// them. Another name of a slot that is filled is filled, and so is a name that the
 /// caller leaves out on purpose.
 fn unfilled(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, sealed: &KeyManifest) {
     let filled: BTreeSet<_> = rules(case, phase).iter().map(|rule| &rule.slot).collect();

@@ -179,8 +179,8 @@ fn sightings(stated: &Stated<'_>) -> StateSightings {
     stated.iter().map(|(name, (value, _))| (name.clone(), sighting(value))).collect()
 }
 
-/// Preserved configuration is what it was, and what a cold load has; what is to be emptied is empty.
-/// What an update refreshes may be anything: no cold load need state the same.
+/// Preserved configuration is what a cold load has, else what it was; what is to be emptied is
+/// empty. What an update refreshes may be anything: no cold load need state the same.
 fn configuration(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, rank: Rank) {
     let after = &arm.phases[site.1];
     if after.states.is_empty() {

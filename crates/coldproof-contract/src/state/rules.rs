@@ -1,6 +1,6 @@
-//! The state inventory: what an update does to each piece of state, and which names are one storage.
-//! The check seals one of the names that share storages, and one of the configuration, for each arm
-//! and rank.
+//! The state inventory: what an update does to each piece of state, and which names are one
+//! storage. The check seals one of the names that share storages, and one of the configuration,
+//! for each arm and rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +155,7 @@ impl StateInventory {
         self.rules.get(name).map(|rule| rule.policy)
     }
 
-    /// Judges values: those `before` an update, `after` it, and of a `cold` load of the new weights.
+    /// Judges values: `before` an update, `after` it, and of a `cold` load of the new weights.
     #[must_use]
     pub fn values(
         &self,

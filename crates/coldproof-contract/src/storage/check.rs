@@ -68,8 +68,8 @@ struct Capture<'v, 'r> {
     changes: BTreeMap<usize, BTreeMap<SlotName, Change>>,
 }
 
-/// Compares the slots that a graph retains with those of the capture, phase by phase. Evidence holds
-/// no storage alive, so the registry is weak.
+/// Compares the slots that a graph retains with those of the capture, phase by phase. Evidence
+/// holds no storage alive, so the registry is weak.
 fn changes(
     arm: &ArmView<'_>,
     captured_in: usize,
@@ -298,7 +298,7 @@ fn finding(
     let Capture { index, arm, rank, ref blocks, .. } = *capture;
     let node = arg.node.fact;
     let object = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
-    let known = case.blamed_anywhere(object).filter(|known| in_this_room(known));
+    let known = case.blamed_anywhere(object, index).filter(|known| in_this_room(known));
     let known = known.filter(|known| known.object == *object);
     let code = known.map_or(code, |known| known.code);
     let fate = blocks.fate(block);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Category, Finding, FindingCode, FindingEvent, Note, Room};
-use crate::evidence::{Comparison, View};
+use crate::evidence::{Comparison, Holds, View};
 use crate::words::{Rank, SlotKind, Topology};
 
 /// Where a finding shows: ordinal of the arm, ordinal of the phase in it.
@@ -80,6 +80,8 @@ impl<'v, 'r> Case<'v, 'r> {
         coverage.checks += equal;
         if comparison.equal_to_cold(kinds) == 0 {
             coverage.undecided.insert(format!("no {what} was compared with a cold load's"));
+        } else if !comparison.renewed() {
+            coverage.undecided.insert("no update was seen to change a parameter".to_owned());
         }
         let gaps = comparison.gaps.iter();
         let here = gaps.filter(|(kind, _)| kind.is_none_or(|kind| kinds.contains(&kind)));
@@ -140,16 +142,35 @@ impl<'v, 'r> Case<'v, 'r> {
         self.view.arms.get(arm).map_or(Topology::SINGLE, |arm| arm.header.topology)
     }
 
-    /// The finding that explains a slot on a rank of an arm: the one that is blamed for it there,
-    /// or, where none is on any rank of this topology, one of an arm of another topology.
+    /// The finding that explains a slot on a rank of an arm: the one that is blamed for it on that
+    /// rank of that topology, or, where none is on any of its ranks, the same cause at another one.
     fn cause(&self, slot: &str, arm: usize, rank: u32) -> Option<usize> {
-        let (own, topology) = (self.blamed.get(slot)?, self.topology(arm));
-        let exact = own.get(&(topology, rank)).copied();
-        let elsewhere = || {
-            let here = own.keys().any(|(known, _)| *known == topology);
-            own.values().next().copied().filter(|_| !here)
+        let topology = self.topology(arm);
+        let exact = self.blamed.get(slot)?.get(&(topology, rank)).copied();
+        exact.or_else(|| {
+            let here = self.at_topology(slot, topology).is_some();
+            self.at_another(slot, topology).filter(|_| !here)
+        })
+    }
+
+    fn at_topology(&self, slot: &str, topology: Topology) -> Option<usize> {
+        let own = self.blamed.get(slot)?.range((topology, 0)..=(topology, u32::MAX));
+        own.map(|(_, index)| *index).next()
+    }
+
+    /// The finding that is blamed for a slot at another topology, where the slot's bytes are wrong
+    /// here in a way in which they are wrong there too. Another layout of ranks has its own faults.
+    fn at_another(&self, slot: &str, topology: Topology) -> Option<usize> {
+        let holds = |at: Topology| -> BTreeSet<Holds> {
+            let own = self.comparison.differences.iter().filter(|d| d.slot.slot.0 == slot);
+            own.filter(|d| self.view.arm(d.arm).is_some_and(|arm| arm.header.topology == at))
+                .map(|difference| difference.holds)
+                .collect()
         };
-        exact.or_else(elsewhere)
+        let here = holds(topology);
+        let mut blamed = self.blamed.get(slot)?.iter();
+        let alike = blamed.find(|((other, _), _)| !here.is_disjoint(&holds(*other)));
+        alike.map(|(_, index)| *index)
     }
 
     /// Joins a symptom on one rank to the finding that explains this slot there, if there is one.
@@ -161,10 +182,10 @@ impl<'v, 'r> Case<'v, 'r> {
         true
     }
 
-    /// Joins a symptom that is of no one rank to a finding that explains this slot on any, if there
-    /// is one. Leaves every room's coverage as it is.
+    /// Joins a symptom that is of no one rank to a finding that explains this slot on any rank, if
+    /// there is one. Leaves every room's coverage as it is.
     pub fn join_slot(&mut self, slot: &str, site: Site, symptom: FindingEvent) -> bool {
-        let Some(index) = self.anywhere(slot) else { return false };
+        let Some(index) = self.anywhere(slot, site.0) else { return false };
         self.attach(index, site, symptom);
         true
     }
@@ -220,8 +241,9 @@ impl<'v, 'r> Case<'v, 'r> {
         }
     }
 
-    fn anywhere(&self, slot: &str) -> Option<usize> {
-        self.blamed.get(slot)?.values().next().copied()
+    fn anywhere(&self, slot: &str, arm: usize) -> Option<usize> {
+        let topology = self.topology(arm);
+        self.at_topology(slot, topology).or_else(|| self.at_another(slot, topology))
     }
 
     /// The finding that explains this slot on this rank of this arm, if there is one.
@@ -230,10 +252,10 @@ impl<'v, 'r> Case<'v, 'r> {
         self.cause(slot, arm, rank).and_then(|index| self.findings.get(index))
     }
 
-    /// A finding that explains this slot on any rank, if there is one.
+    /// A finding that explains this slot on any rank of this arm, if there is one.
     #[must_use]
-    pub fn blamed_anywhere(&self, slot: &str) -> Option<&Finding> {
-        self.anywhere(slot).and_then(|index| self.findings.get(index))
+    pub fn blamed_anywhere(&self, slot: &str, arm: usize) -> Option<&Finding> {
+        self.anywhere(slot, arm).and_then(|index| self.findings.get(index))
     }
 
     /// Whether a finding of this code names this object.

@@ -163,7 +163,7 @@ codes! {
     SlotRebound, "slot-rebound", STORAGE, "R5",
         "A slot now has another storage than the one that a captured graph retains.";
     SlotRespecified, "slot-respecified", STORAGE, "R5",
-        "A slot's shape, stride, offset, dtype or device is not what was captured.";
+        "A slot's storage size, shape, stride, offset, dtype or device is not what was captured.";
     AddressStale, "address-stale", STORAGE, "R71",
         "A captured graph retains an address whose block was freed, unmapped, or lost its owner \
          since the capture.";
@@ -196,7 +196,7 @@ codes! {
     PaddingWritten, "padding-written", ROUTING, "R22",
         "Padding does not hold its declared fill.";
     SourceMissing, "source-missing", NAMES, "R34",
-        "A required source was never delivered.";
+        "A required source was never delivered, or no source fills a parameter.";
     SourceUnexpected, "source-unexpected", NAMES, "R34",
         "A source was delivered that nothing expects.";
     SourceUnrouted, "source-unrouted", NAMES, "R34",

@@ -1,6 +1,6 @@
 //! What must have been stated, delivered and exercised before anything passes.
 
-use coldproof_contract::evidence::Fact;
+use coldproof_contract::evidence::{Fact, PostLoadStage};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status, VerdictKind};
 use coldproof_contract::words::{Generation, StepName, StorageId};
 
@@ -181,12 +181,133 @@ fn requests_in_graph_mode_replay_a_graph() {
     assert_undecided(&run, Room::Storage, reason);
 }
 
+/// B has the content of A, and every engine holds that.
+fn equal_checkpoints() -> Run {
+    let mut run = correct();
+    run.header.checkpoints[1].sources = run.header.checkpoints[0].sources.clone();
+    let arms: Vec<_> = run.header.arms.iter().map(|arm| (arm.arm.clone(), arm.topology)).collect();
+    let mut at_b = false;
+    for event in &mut run.events {
+        let topology = arms.iter().find(|(arm, _)| *arm == event.arm).unwrap().1;
+        match &mut event.fact {
+            Fact::Phase(phase) => at_b = phase.at.0.starts_with('B'),
+            Fact::ReadBack(read) if at_b => {
+                let old = model::read_backs(topology, event.rank, "A").into_iter();
+                *read = old.clone().find(|old| old.slot == read.slot).unwrap();
+            }
+            Fact::SourceReadBack(read) if at_b => {
+                read.digest = Some(model::content(&format!("A {}", read.source)));
+            }
+            _ => {}
+        }
+    }
+    run
+}
+
 #[test]
 fn holding_the_bytes_of_a_checkpoint_that_is_the_same_is_no_fault() {
+    assert_silent(&equal_checkpoints());
+}
+
+#[test]
+fn a_loader_that_never_writes_does_not_pass_because_both_checkpoints_are_the_same() {
+    // Only the checkpoint between them can show it.
+    let mut run = equal_checkpoints();
+    for (name, of) in [(GATE_UP, "A"), (NORM, "A"), (NORM_F32, "A"), (model::EMBED, "A")] {
+        run.phase("warm", "A>P").still_holds(name, of);
+    }
+    run.phase("warm", "A>P").map(|_, mut fact| {
+        if let Fact::SourceReadBack(read) = &mut fact {
+            read.digest = Some(model::content(&format!("A {}", read.source)));
+        }
+        Some(fact)
+    });
+    assert_eq!(run.judge().verdict, VerdictKind::Fail);
+    // Without it nothing was ever seen to change.
+    let mut over = false;
+    run.events.retain(|event| {
+        if event.arm == "warm"
+            && let Fact::Phase(phase) = &event.fact
+        {
+            over |= phase.phase == "A>P";
+        }
+        event.arm != "warm" || !over
+    });
+    for of in [Room::Derived, Room::Lifecycle, Room::State] {
+        assert_undecided(&run, of, "no update was seen to change a parameter");
+    }
+}
+
+/// What a vocabulary too large for all bits leaves of a row: its largest logits.
+fn keep_top(run: &mut Run, top: [(u32, f32); 2]) {
+    for arm in ["cold-b", "warm", "caches", "composite"] {
+        run.since(arm, "before").map(|_, mut fact| {
+            if let Fact::Logits(logits) = &mut fact {
+                for row in &mut logits.rows {
+                    row.bits = None;
+                    row.top = top.map(|(token, logit)| (token, logit.to_bits())).into();
+                }
+            }
+            Some(fact)
+        });
+    }
+}
+
+#[test]
+fn rows_of_a_large_vocabulary_without_a_finite_number_do_not_count() {
     let mut run = correct();
-    let sources = run.header.checkpoints[0].sources.clone();
-    run.header.checkpoints[1].sources = sources;
-    run.phase("warm", "A>B").still_holds(GATE_UP, "A").still_holds(NORM, "A");
-    let found = run.found();
-    assert!(found.iter().all(|finding| finding.1 != Code::LabelWithoutEffect), "{found:?}");
+    keep_top(&mut run, [(5, 2.0), (3, f32::NAN)]);
+    assert_silent(&run);
+    keep_top(&mut run, [(5, f32::NAN), (3, f32::NAN)]);
+    transition_undecided(&run, "no finite logits of arm `composite` after `A>B`");
+    // A row of NaN where a cold load has numbers differs.
+    let mut run = correct();
+    keep_top(&mut run, [(5, 2.0), (3, 1.0)]);
+    run.phase("composite", "A>B").map(|_, mut fact| {
+        if let Fact::Logits(logits) = &mut fact {
+            logits.rows[0].digest = model::content("NaN");
+            logits.rows[0].top = vec![(5, f32::NAN.to_bits()), (3, f32::NAN.to_bits())];
+        }
+        Some(fact)
+    });
+    assert_eq!(run.found(), [one(Code::OutputUnexplained, "main", &[0])]);
+}
+
+#[test]
+fn post_load_that_is_not_stated_or_stops_half_way_is_no_pass() {
+    let mut run = correct();
+    run.phase("warm", "A>B").drop(|_, fact| matches!(fact, Fact::PostLoad(_)));
+    let reason = "arm `warm` stated no post-load stage in `A>B`";
+    assert_undecided(&run, Room::Lifecycle, reason);
+    let mut run = correct();
+    run.phase("warm", "A>B").drop(|_, fact| match fact {
+        Fact::PostLoad(stage) => stage.stage != PostLoadStage::Expected,
+        _ => false,
+    });
+    let wanted = [one(Code::FinalisedNever, "mlp", &[0]), one(Code::FinalisedNever, "norm", &[0])];
+    assert_eq!(run.found(), wanted);
+}
+
+#[test]
+fn an_engine_without_regions_and_statements_of_its_caches_is_judged_by_the_rest() {
+    let silence = |arms: &[&str]| {
+        let mut run = correct();
+        for arm in arms {
+            run.since(arm, "before")
+                .drop(|_, fact| matches!(fact, Fact::Region(_) | Fact::Cache(_)));
+        }
+        run
+    };
+    let arms = ["cold-b", "warm", "routing", "names", "names-1", "caches"];
+    // Blocks, nodes and launches show all that these lanes need.
+    assert_silent(&silence(&arms));
+    let mut run = silence(&arms);
+    run.phase("caches", "A>B").map(|_, mut fact| {
+        if let Fact::Launch(launch) = &mut fact {
+            launch.rows = launch.rows.min(7);
+        }
+        Some(fact)
+    });
+    assert_eq!(run.found(), [one(Code::CacheStale, "prefix-kv", &[0])]);
+    transition_undecided(&silence(&["composite"]), "was not seen to sleep");
 }

@@ -13,6 +13,7 @@ mod routing;
 mod state;
 mod storage;
 mod support;
+mod topologies;
 mod transition;
 mod verdict;
 

@@ -2,8 +2,9 @@
 
 use coldproof_contract::evidence::{Fact, ManifestFact, ReceiptFact};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
+use coldproof_contract::words::SlotKind;
 
-use crate::support::model::{GATE, GATE_UP, NORM, UP, content};
+use crate::support::model::{EMBED, GATE, GATE_UP, HEAD, NORM, UP, content};
 use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one, room};
 
 fn manifest(run: &mut Run, arm: &str, change: impl Fn(&mut ManifestFact)) {
@@ -181,4 +182,122 @@ fn checks_count_sources_in_place() {
         });
         assert_eq!(run.judge().categories[5].checks, 15);
     }
+}
+
+/// The engine registers a slot of this kind that the catalogue does not have.
+fn register(run: &mut Run, arm: &str, phase: &str, name: &str, kind: SlotKind) {
+    let extra = run.events.iter().find_map(|event| match &event.fact {
+        Fact::Slot(slot) if slot.slot.0 == NORM => Some(slot.clone()),
+        _ => None,
+    });
+    let mut extra = extra.unwrap();
+    (extra.slot, extra.slot_kind) = (name.into(), kind);
+    let tp = run.header.engine.topology.tp;
+    for rank in (0..tp).map(coldproof_contract::words::Rank::tensor) {
+        let facts = vec![Fact::Slot(extra.clone())];
+        run.phase(arm, phase).add(coldproof_contract::words::StepName::Resume, rank, facts);
+    }
+}
+
+const EXTRA: &str = "mlp.extra.weight";
+
+#[test]
+fn a_parameter_that_no_source_fills_has_no_source() {
+    for (arm, phase) in [("names", "A>B"), ("names-1", "A>B-alt")] {
+        let mut run = correct_at(2);
+        register(&mut run, arm, phase, EXTRA, SlotKind::Parameter);
+        assert_eq!(run.found(), [one(Code::SourceMissing, EXTRA, &[0, 1])]);
+        let finding = run.judge().findings.remove(0);
+        assert_eq!(finding.actual, "no source leads to it");
+        assert_eq!((finding.events[0].step.as_str(), finding.events.len()), ("resume", 1));
+    }
+}
+
+#[test]
+fn what_is_no_parameter_needs_no_source() {
+    for kind in [SlotKind::Buffer, SlotKind::Derived, SlotKind::Scratch, SlotKind::Alias] {
+        let mut run = correct();
+        register(&mut run, "names", "A>B", EXTRA, kind);
+        assert_eq!(run.found(), [], "{kind:?}");
+    }
+    // The other lanes do not look at names, and the cold load that has none is not asked.
+    let mut run = correct();
+    register(&mut run, "warm", "A>B", EXTRA, SlotKind::Parameter);
+    assert_eq!(run.found(), []);
+}
+
+#[test]
+fn another_name_of_a_filled_slot_needs_no_source_of_its_own() {
+    let mut run = correct();
+    for arm in ["cold-b", "names"] {
+        run.since(arm, "before").slot(HEAD, |_, slot| slot.slot_kind = SlotKind::Parameter);
+    }
+    assert_silent(&run);
+    // Unless nothing that is filled says so.
+    run.since("names", "A>B").slot(EMBED, |_, slot| slot.aliases.clear());
+    assert_eq!(run.found(), [one(Code::SourceMissing, HEAD, &[0])]);
+}
+
+#[test]
+fn a_parameter_that_the_caller_leaves_out_on_purpose_needs_no_source() {
+    for preserved in [false, true] {
+        let mut run = correct();
+        register(&mut run, "names", "A>B", EXTRA, SlotKind::Parameter);
+        manifest(&mut run, "names", |manifest| {
+            let names = if preserved {
+                &mut manifest.explicitly_preserved
+            } else {
+                &mut manifest.allowed_missing
+            };
+            names.push(EXTRA.to_owned());
+        });
+        assert_eq!(run.found(), []);
+    }
+}
+
+#[test]
+fn a_model_of_which_no_rule_is_known_has_no_parameter_without_a_source() {
+    let mut run = correct();
+    run.header.rules.clear();
+    run.header.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.rules.clear());
+    assert!(run.found().iter().all(|found| found.1 != Code::SourceMissing), "{:?}", run.found());
+}
+
+#[test]
+fn a_manifest_that_contradicts_itself_or_forgets_a_source_is_undecided() {
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| manifest.explicitly_preserved.push(NORM.to_owned()));
+    let reason = "the manifest of arm `names` in `A>B`: `norm.weight` is both required and \
+                  preserved";
+    assert_undecided(&run, Room::Names, reason);
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| {
+        manifest.required.retain(|name| name != NORM);
+        manifest.delivered.retain(|name| name != NORM && name != GATE);
+    });
+    // What it does promise is judged.
+    assert!(run.found().contains(&one(Code::SourceMissing, GATE, &[0])), "{:?}", run.found());
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| {
+        manifest.required.retain(|name| name != NORM);
+        manifest.delivered.retain(|name| name != NORM);
+    });
+    run.phase("names", "A>B")
+        .drop(|_, fact| matches!(fact, Fact::Application(fact) if fact.source == NORM));
+    let verdict = run.judge();
+    let (_, reason) = room(&verdict, Room::Names);
+    assert!(reason.contains("the model needs `norm.weight`"), "{reason} {:?}", verdict.findings);
+}
+
+#[test]
+fn repeats_and_patterns_of_a_promise_are_no_fault() {
+    let mut run = correct();
+    manifest(&mut run, "names", |manifest| {
+        manifest.delivered.push(NORM.to_owned());
+        manifest.allowed_missing.push("layers.*.scale".to_owned());
+        manifest.delivered.push("layers.3.scale".to_owned());
+    });
+    assert_silent(&run);
+    manifest(&mut run, "names", |manifest| manifest.delivered.push("layers.3.x.scale".to_owned()));
+    assert_eq!(run.found(), [one(Code::SourceUnexpected, "layers.3.x.scale", &[0])]);
 }

@@ -266,14 +266,14 @@ fn a_slot_that_another_finding_explains_is_no_second_one() {
             }
         });
     };
-    let mut run = correct();
+    let mut run = correct_at(2);
     misplaced(&mut run);
     run.since("warm", "A>B").slot(GATE_UP, |_, slot| slot.fingerprint = None);
     run.since("warm", "A>B")
         .drop(|_, fact| matches!(fact, Fact::ReadBack(read) if read.slot.0 == GATE_UP));
-    assert_eq!(run.found(), [one(Code::SlotExpired, GATE_UP, &[0])]);
+    assert_eq!(run.found(), [one(Code::SlotExpired, GATE_UP, &[0, 1])]);
     // So is one that is read through a permutation with a finding.
-    let mut run = correct();
+    let mut run = correct_at(2);
     misplaced(&mut run);
     run.phase("routing", "A>S0").add(
         coldproof_contract::words::StepName::Resume,
@@ -291,7 +291,7 @@ fn a_slot_that_another_finding_explains_is_no_second_one() {
     run.since("warm", "A>B").slot(NORM_F32, |_, slot| slot.fingerprint = None);
     run.since("warm", "A>B")
         .drop(|_, fact| matches!(fact, Fact::ReadBack(read) if read.slot.0 == NORM_F32));
-    assert_eq!(run.found(), [one(Code::SlotExpired, NORM_F32, &[0])]);
+    assert_eq!(run.found(), [one(Code::SlotExpired, NORM_F32, &[0, 1])]);
 }
 
 #[test]

@@ -197,6 +197,62 @@ fn configuration_that_an_update_refreshes_may_change() {
 }
 
 #[test]
+fn configuration_that_an_update_empties_is_empty() {
+    let policy = |run: &mut Run| {
+        run.since("warm", "before").map(|_, mut fact| {
+            if let Fact::State(state) = &mut fact {
+                state.policy = Policy::Invalidate;
+            }
+            Some(fact)
+        });
+    };
+    let mut run = correct();
+    policy(&mut run);
+    assert_eq!(run.found(), [one(Code::ConfigDrift, "engine.block_size", &[0])]);
+    let finding = run.judge().findings.remove(0);
+    assert_eq!((finding.expected.as_str(), finding.actual.as_str()), ("nothing", "16"));
+    configure(&mut run, "warm", "A>B", Some(""));
+    assert_silent(&run);
+}
+
+#[test]
+fn configuration_that_appears_or_that_an_update_refreshes_and_drops_is_no_drift() {
+    let mut run = correct();
+    run.since("warm", "A>B").map(|_, fact| match fact {
+        Fact::State(mut state) => {
+            state.name = "another".to_owned();
+            Some(Fact::State(state))
+        }
+        fact => Some(fact),
+    });
+    run.phase("warm", "before").map(|_, mut fact| {
+        if let Fact::State(state) = &mut fact {
+            state.policy = Policy::Refresh;
+        }
+        Some(fact)
+    });
+    assert_silent(&run);
+}
+
+#[test]
+fn three_names_of_one_storage_are_held_against_the_first() {
+    // The head lists the buffer as its own other name; both belong to the embedding.
+    let mut run = correct();
+    for arm in ["cold-b", "warm", "names", "names-1", "caches", "composite"] {
+        run.since(arm, "before").slot(ROPE, |_, slot| slot.aliases = vec![HEAD.into()]);
+        run.since(arm, "before").slot(ROPE, |_, slot| {
+            slot.fingerprint.as_mut().unwrap().storage = model::storage(EMBED);
+        });
+    }
+    assert_silent(&run);
+    run.since("warm", "A>B").slot(ROPE, |_, slot| {
+        slot.fingerprint.as_mut().unwrap().storage = StorageId(90);
+    });
+    assert_eq!(run.found(), [one(Code::AliasSplit, ROPE, &[0])]);
+    assert_eq!(run.judge().findings[0].expected, "one storage with `embed.weight`");
+}
+
+#[test]
 fn an_engine_that_states_nothing_after_the_update_has_not_drifted() {
     let mut run = correct();
     configure(&mut run, "warm", "A>B", None);

@@ -533,3 +533,18 @@ fn a_second_step_of_one_name_counts_as_taken_twice() {
     run.phase("composite", "A>B").add(StepName::Resume, Rank::default(), twice);
     assert_eq!(run.found(), [one(Code::Order, "transition `A>B`", &[0])]);
 }
+
+#[test]
+fn a_hang_is_said_beside_what_the_slot_that_it_waited_on_has() {
+    let mut run = correct();
+    run.phase("warm", "A>B").slot(WORKSPACE, |_, slot| {
+        let print = slot.fingerprint.as_mut().unwrap();
+        (print.storage, print.address) = (model::storage(HEAD), Address(0x1_4000));
+    });
+    let before = run.judge().findings.remove(0).actual;
+    run.phase("warm", "A>B").ends(StepName::Serve, timeout(Some(model::address(WORKSPACE))));
+    let findings = run.judge().findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    let text = "step serve (kernel `forward`): no end within 50 ms";
+    assert_eq!(findings[0].actual, format!("{before}; {text}"));
+}
