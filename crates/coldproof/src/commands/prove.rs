@@ -1,5 +1,6 @@
 //! `coldproof prove`: drives an engine through a live update and judges the evidence.
 
+use std::ffi::OsString;
 use std::process::Command;
 
 use coldproof_contract::evidence::{Fact, Record, StepOutcome};
@@ -24,6 +25,24 @@ use crate::settings::ProveSettings;
 struct Engines {
     faults: Vec<String>,
     lying: bool,
+    own_command: Option<Vec<OsString>>,
+}
+
+impl Engines {
+    /// This program, to be started again.
+    fn own(&self) -> Reply<Command> {
+        if let Some([program, arguments @ ..]) = self.own_command.as_deref() {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            return Ok(command);
+        }
+        let own = std::env::current_exe().map_err(|error| EngineError::Died {
+            text: format!("this program cannot find itself to start a cold engine: {error}"),
+            kernel: None,
+            address: None,
+        })?;
+        Ok(Command::new(own))
+    }
 }
 
 impl EngineFactory for Engines {
@@ -33,18 +52,13 @@ impl EngineFactory for Engines {
     }
 
     fn start_cold(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
-        let own = std::env::current_exe().map_err(|error| EngineError::Died {
-            text: format!("this program cannot find itself to start a cold engine: {error}"),
-            kernel: None,
-            address: None,
-        })?;
-        let mut command = Command::new(own);
+        let mut command = self.own()?;
         command.arg("agent");
         Ok(Box::new(ProcessEngine::start(command, spec)?))
     }
 }
 
-pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ProveArgs, own_command: Option<Vec<OsString>>) -> Result<Exit, Failure> {
     let settings = ProveSettings::of(args)?;
     let out = settings.out.as_deref().map(OutDir::open).transpose()?;
     let mut progress = Spinner::new();
@@ -56,7 +70,7 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
             return Err(failure);
         }
     };
-    let engines = Engines { faults: settings.faults.clone(), lying: settings.lying };
+    let engines = Engines { faults: settings.faults.clone(), lying: settings.lying, own_command };
     let engine = capabilities(prepared.inputs.topology);
     let record = coldproof_lanes::run(&prepared.inputs, &engine, &engines, &mut progress);
     progress.say("judging");
