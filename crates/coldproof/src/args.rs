@@ -73,13 +73,36 @@ pub enum LaneArg {
     Composite,
 }
 
+/// Ways into a live vLLM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Via {
+    /// `reload_weights` with an iterator of tensors.
+    #[default]
+    ReloadIterator,
+    /// `reload_weights` with a path.
+    ReloadPath,
+    /// `start_weight_update`, `update_weights`, `finish_weight_update`.
+    Transfer,
+    /// The model's `load_weights`, one tensor at a time.
+    LoadWeights,
+}
+
 /// `coldproof prove`
 #[derive(Debug, Args)]
 #[command(after_long_help = PROVE_EXAMPLES)]
 pub struct ProveArgs {
-    /// The engine: `reference` is built in.
+    /// The engine: `reference` is built in, `vllm` is started with the Python that has it.
     #[arg(long, value_name = "ENGINE", default_value = "reference")]
     pub engine: String,
+    /// The Python interpreter that has vLLM and the package `coldproof`.
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<Utf8PathBuf>,
+    /// How updates reach vLLM.
+    #[arg(long, value_enum, default_value_t)]
+    pub via: Via,
+    /// An argument of vLLM's engine, as its Python API spells it (may be given several times).
+    #[arg(long = "engine-arg", value_name = "NAME=JSON")]
+    pub engine_args: Vec<String>,
     /// The checkpoint that the engine serves first. With neither --from nor --to, a small pair is
     /// made.
     #[arg(long, value_name = "DIR")]
@@ -119,9 +142,9 @@ pub struct ProveArgs {
     /// Seed of everything that is drawn.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// The longest that one step may take, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub deadline: u64,
+    /// The longest that one step may take, in seconds: 60, or 600 where an engine is started.
+    #[arg(long, value_name = "SECONDS")]
+    pub deadline: Option<u64>,
     /// How the verdict is printed.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -133,7 +156,19 @@ Examples:
   coldproof prove --from step-100 --to step-101 --tp 2 --out run
   coldproof prove --from A --to B --lane differential --lane caches
   coldproof prove --from A --to B --require 1,2,3,transition --format json
-  coldproof prove --fault F2.01 --lying";
+  coldproof prove --fault F2.01 --lying
+  coldproof prove --engine vllm --from A --to B --require 2,3,6,7,transition
+  coldproof prove --engine vllm --from A --to B --via transfer --known known.toml
+
+A list of known findings (--known) is TOML, an entry each:
+  [[known]]
+  engine = \"vllm\"
+  versions = \">=0.30, <0.33\"
+  models = [\"qwen3_moe\"]
+  code = \"finalised-never\"
+  object = \"model.layers.*\"
+  link = \"https://...\"
+  expires = \"2027-03-01\"";
 
 const KEYS_EXAMPLES: &str = "\
 Examples:

@@ -71,7 +71,7 @@ struct Read {
 pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared, Failure> {
     let (scratch, made) = scratch()?;
     progress.say("reading checkpoints");
-    let rows = faults::rows(&settings.faults)?;
+    let rows = faults::rows(&settings.engine.faults())?;
     let family = faults::family(&rows)?;
     let (from, to) = match &settings.checkpoints {
         Some((from, to)) => (from.clone(), to.clone()),
@@ -118,7 +118,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         routing_topology,
         lanes: settings.lanes.clone(),
         required: settings.required.clone(),
-        seeded: settings.faults.iter().filter(|id| !id.ends_with('~')).cloned().collect(),
+        seeded: settings.engine.faults().iter().filter(|id| !id.ends_with('~')).cloned().collect(),
         requests: requests(&to.model, &to.rules),
         seed: settings.seed,
         deadline_ms: settings.deadline_ms,

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use camino::Utf8PathBuf;
+use clap::ValueEnum as _;
 use coldproof_contract::evidence::{LaneName, RequiredItem};
 
-use crate::args::{Format, LaneArg, ProveArgs};
+use crate::args::{Format, LaneArg, ProveArgs, Via};
 use crate::error::Failure;
 
 /// All categories and the transition.
@@ -25,10 +26,8 @@ pub(crate) struct ProveSettings {
     pub(crate) lanes: BTreeSet<LaneName>,
     /// What must be proven.
     pub(crate) required: Vec<RequiredItem>,
-    /// Faults of the embedded engine.
-    pub(crate) faults: Vec<String>,
-    /// Whether the embedded engine lies.
-    pub(crate) lying: bool,
+    /// The engine under test.
+    pub(crate) engine: EngineSettings,
     /// The list of known findings.
     pub(crate) known: Option<Utf8PathBuf>,
     /// Where results go.
@@ -41,13 +40,49 @@ pub(crate) struct ProveSettings {
     pub(crate) format: Format,
 }
 
+/// Which engine, and how it is started.
+#[derive(Clone, Debug)]
+pub(crate) enum EngineSettings {
+    /// The embedded one.
+    Reference {
+        /// Faults to switch on.
+        faults: Vec<String>,
+        /// Whether it lies.
+        lying: bool,
+    },
+    /// vLLM, in a Python of its own.
+    Vllm {
+        /// The interpreter; absent: the one that runs this program, or `python3`.
+        python: Option<Utf8PathBuf>,
+        /// How updates reach it.
+        via: String,
+        /// Engine arguments as one JSON object.
+        options: String,
+    },
+}
+
+impl EngineSettings {
+    /// Faults that are switched on.
+    pub(crate) fn faults(&self) -> &[String] {
+        match self {
+            Self::Reference { faults, .. } => faults,
+            Self::Vllm { .. } => &[],
+        }
+    }
+
+    /// Whether the engine can be started at a topology that was not asked for.
+    pub(crate) const fn is_embedded(&self) -> bool {
+        matches!(self, Self::Reference { .. })
+    }
+}
+
 impl ProveSettings {
     /// Checks and completes what was typed.
     ///
     /// # Errors
     /// Options that contradict each other or mean nothing.
     pub(crate) fn of(args: &ProveArgs) -> Result<Self, Failure> {
-        engine(&args.engine)?;
+        let engine = engine(args)?;
         let checkpoints = match (&args.from, &args.to) {
             (None, None) => None,
             (Some(from), Some(to)) => Some((from.clone(), to.clone())),
@@ -72,8 +107,12 @@ impl ProveSettings {
             (true, true) => everything(),
             (true, false) => judged_by(&lanes),
         };
+        let deadline = args.deadline.unwrap_or(match &engine {
+            EngineSettings::Reference { .. } => 60,
+            EngineSettings::Vllm { .. } => 600,
+        });
         let deadline_ms =
-            args.deadline.checked_mul(1_000).filter(|ms| *ms > 0).ok_or_else(|| {
+            deadline.checked_mul(1_000).filter(|ms| *ms > 0).ok_or_else(|| {
                 Failure::usage("--deadline", "the deadline is 0 or too long", "give it in seconds")
             })?;
         Ok(Self {
@@ -81,8 +120,7 @@ impl ProveSettings {
             tp: args.tp,
             lanes,
             required,
-            faults: args.faults.clone(),
-            lying: args.lying,
+            engine,
             known: args.known.clone(),
             out: args.out.clone(),
             seed: args.seed,
@@ -92,15 +130,73 @@ impl ProveSettings {
     }
 }
 
-fn engine(name: &str) -> Result<(), Failure> {
-    if name == "reference" {
-        return Ok(());
+fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
+    let embedded = args.engine == "reference";
+    let foreign = [
+        ("--python", args.python.is_some()),
+        ("--via", args.via != Via::default()),
+        ("--engine-arg", !args.engine_args.is_empty()),
+    ];
+    let own = [("--fault", !args.faults.is_empty()), ("--lying", args.lying)];
+    let contradiction = |options: &[(&str, bool)], owner: &str| {
+        let given = options.iter().find(|(_, given)| *given);
+        given.map(|(option, _)| {
+            let text = format!("{option} is an option of {owner}");
+            Failure::usage(option, text, format!("leave {option} out, or choose another --engine"))
+        })
+    };
+    match args.engine.as_str() {
+        "reference" | "vllm" => {}
+        name => {
+            return Err(Failure::usage(
+                "--engine",
+                format!("no adapter for engine `{name}` in this version"),
+                "`reference` is embedded, `vllm` is started; docs/adapters.md says how to write one",
+            ));
+        }
     }
-    Err(Failure::usage(
-        "--engine",
-        format!("no adapter for engine `{name}` in this version"),
-        "`reference` is the embedded engine; docs/adapters.md says how to write one",
-    ))
+    if embedded {
+        return match contradiction(&foreign, "vLLM") {
+            Some(failure) => Err(failure),
+            None => Ok(EngineSettings::Reference {
+                faults: args.faults.clone(),
+                lying: args.lying,
+            }),
+        };
+    }
+    if let Some(failure) = contradiction(&own, "the embedded engine") {
+        return Err(failure);
+    }
+    if args.from.is_none() {
+        return Err(Failure::usage(
+            "--from",
+            "--engine vllm needs checkpoints",
+            "give --from and --to; `coldproof perturb A B --seed 1` makes a B",
+        ));
+    }
+    let via = args.via.to_possible_value().map(|value| value.get_name().to_owned());
+    Ok(EngineSettings::Vllm {
+        python: args.python.clone(),
+        via: via.unwrap_or_default(),
+        options: options(&args.engine_args)?,
+    })
+}
+
+/// `NAME=JSON` pairs as one JSON object; what is no JSON is text.
+fn options(typed: &[String]) -> Result<String, Failure> {
+    let mut options = serde_json::Map::new();
+    for pair in typed {
+        let Some((name, value)) = pair.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+            return Err(Failure::usage(
+                "--engine-arg",
+                format!("`{pair}` is no NAME=JSON"),
+                "for example --engine-arg max_model_len=256",
+            ));
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        options.insert(name.to_owned(), value);
+    }
+    Ok(serde_json::Value::Object(options).to_string())
 }
 
 fn one_alone(given: &str, other: &str) -> Failure {

@@ -17,15 +17,16 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::{interrupt, output};
 
-/// Runs one command line and prints its result.
-pub(crate) fn run(args: &[OsString]) -> Exit {
+/// Runs one command line and prints its result. `own_command` starts this program again, where it is
+/// not the running executable.
+pub(crate) fn run(args: &[OsString], own_command: Option<Vec<OsString>>) -> Exit {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(args, &error),
     };
     let format = format(&cli.command);
     let result = match &cli.command {
-        Command::Prove(args) => prove::run(args),
+        Command::Prove(args) => prove::run(args, own_command),
         Command::Check(args) => check::run(args),
         Command::Keys(args) => keys::run(args),
         Command::Digest(args) => digest::run(args),

@@ -1,16 +1,11 @@
 //! `coldproof prove`: drives an engine through a live update and judges the evidence.
 
-use std::process::Command;
-
 use coldproof_contract::evidence::{Fact, Record, StepOutcome};
 use coldproof_contract::verdict::{Verdict, judge};
-use coldproof_lanes::adapters::Reference;
-use coldproof_lanes::engine::{EngineError, EngineUnderTest, Reply, StartSpec};
-use coldproof_lanes::factory::EngineFactory;
 use coldproof_lanes::lane::{COLD, COLD_ROUTING};
-use coldproof_lanes::protocol::ProcessEngine;
 
 use crate::args::{Format, ProveArgs};
+use crate::engines::{self, OwnCommand};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::known::{Known, today};
@@ -20,31 +15,7 @@ use crate::prepare;
 use crate::progress::Spinner;
 use crate::settings::ProveSettings;
 
-/// Engines of one run: the one under test in this process, the cold one in its own.
-struct Engines {
-    faults: Vec<String>,
-    lying: bool,
-}
-
-impl EngineFactory for Engines {
-    fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
-        let spec = StartSpec { faults: self.faults.clone(), lying: self.lying, ..spec.clone() };
-        Ok(Box::new(Reference::start(&spec)?))
-    }
-
-    fn start_cold(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
-        let own = std::env::current_exe().map_err(|error| EngineError::Died {
-            text: format!("this program cannot find itself to start a cold engine: {error}"),
-            kernel: None,
-            address: None,
-        })?;
-        let mut command = Command::new(own);
-        command.arg("agent");
-        Ok(Box::new(ProcessEngine::start(command, spec)?))
-    }
-}
-
-pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ProveArgs, own_command: OwnCommand) -> Result<Exit, Failure> {
     let settings = ProveSettings::of(args)?;
     let known = settings.known.as_deref().map(Known::read).transpose()?;
     let out = settings.out.as_deref().map(OutDir::open).transpose()?;
@@ -57,8 +28,8 @@ pub(super) fn run(args: &ProveArgs) -> Result<Exit, Failure> {
             return Err(failure);
         }
     };
-    let engines = Engines { faults: settings.faults.clone(), lying: settings.lying };
-    let record = coldproof_lanes::run(&prepared.inputs, &engines, &mut progress);
+    let engines = engines::factory(&settings.engine, own_command);
+    let record = coldproof_lanes::run(&prepared.inputs, &*engines, &mut progress);
     progress.say("judging");
     let unchanged = prepared.verify_unchanged();
     let mut verdict = judge(&record);
