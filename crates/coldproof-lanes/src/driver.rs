@@ -6,6 +6,7 @@ use coldproof_contract::digest;
 use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
+use crate::census::Graphs;
 use crate::engine::{Capabilities, EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
 use crate::recorder::{ArmCursor, Recorder};
 
@@ -31,6 +32,8 @@ pub struct Driver<'a, 'p> {
     deadline: Duration,
     slowest_serve: Duration,
     batch_max: u32,
+    /// Graphs as they were last counted; none before a capture.
+    pub(crate) graphs: Option<Graphs>,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -42,7 +45,8 @@ impl<'a, 'p> Driver<'a, 'p> {
         deadline: Duration,
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
-        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO, batch_max: 1 }
+        let slowest_serve = Duration::ZERO;
+        Self { engine, recorder, cursor, deadline, slowest_serve, batch_max: 1, graphs: None }
     }
 
     /// Asks the engine what it can do, as the arm's first step.

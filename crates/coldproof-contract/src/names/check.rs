@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::evidence::{ArmView, Difference, LaneName, PhaseView};
+use crate::evidence::{ArmView, Difference, LaneName, PhaseView, StepOutcome, StepView};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
-use crate::words::{Rank, SlotKind};
+use crate::words::{Rank, SlotKind, StepName};
 
 /// Judges category 6.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -39,9 +39,15 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     );
 }
 
-/// Promised against delivered.
+/// Promised against delivered. Of a delivery that broke off, only what came is judged: what did not
+/// come is no fault of the names.
 fn manifest(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>) {
-    for seen in &phase.manifests {
+    let took = |step: &StepView| {
+        step.name == StepName::Update && step.outcome.as_ref() == Some(&StepOutcome::Ok)
+    };
+    let whole = phase.steps.iter().any(took);
+    // The last one: those before it were sealed, and say nothing of what came.
+    if let Some(seen) = phase.manifests.last() {
         let fact = seen.fact;
         let required: BTreeSet<&str> = fact.required.iter().map(String::as_str).collect();
         let known: BTreeSet<&str> = (fact.required.iter())
@@ -51,7 +57,7 @@ fn manifest(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>
             .collect();
         let delivered: BTreeSet<&str> = fact.delivered.iter().map(String::as_str).collect();
         let step = phase.step_name(seen.step);
-        for source in required.difference(&delivered) {
+        for source in required.difference(&delivered).filter(|_| whole) {
             let finding = Finding::new(FindingCode::SourceMissing, *source, 0)
                 .expected("delivered", "never delivered")
                 .why("the sealed manifest requires it")

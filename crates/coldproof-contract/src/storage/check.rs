@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
+use super::recaptured::{self, Changed};
 use super::replays;
 use crate::evidence::{ArgAccess, ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
 use crate::verdict::{Case, Category, Finding, FindingCode, Room};
@@ -25,7 +26,9 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         };
         for rank in arm.header.topology.ranks() {
             let blocks = Blocks::of(arm, rank);
-            census(case, &Capture { index, arm, captured_in, rank, blocks }, &mut counts);
+            let changed = recaptured::check(case, (index, arm), captured_in, rank);
+            let capture = Capture { index, arm, captured_in, rank, blocks, changed };
+            census(case, &capture, &mut counts);
         }
     }
     let seen = replays::check(case);
@@ -60,6 +63,16 @@ struct Capture<'v, 'r> {
     captured_in: usize,
     rank: Rank,
     blocks: Blocks<'r>,
+    /// Graphs that were captured again or edited since.
+    changed: Changed<'r>,
+}
+
+impl Capture<'_, '_> {
+    /// Whether the graph of an argument is still the captured one in a phase. What another one
+    /// retains is not what was captured.
+    fn holds(&self, arg: &CapturedArg<'_>, phase: usize) -> bool {
+        self.changed.get(arg.node.fact.graph.as_str()).is_none_or(|first| phase < *first)
+    }
 }
 
 /// What is wrong with a captured address in a later phase.
@@ -71,7 +84,7 @@ enum Trouble<'r> {
 }
 
 fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Counts) {
-    let Capture { index, arm, captured_in, rank, ref blocks } = *capture;
+    let Capture { index, arm, captured_in, rank, ref blocks, .. } = *capture;
     let args = captured_args(&arm.phases[captured_in], blocks, rank);
     if args.is_empty() {
         undecided(case, format!("arm `{}` captured no address on rank {rank}", arm.header.arm));
@@ -95,6 +108,10 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
         let Some(block) = arg.block else { continue };
         let mut clean = registered;
         for phase in later.clone() {
+            if !capture.holds(arg, phase) {
+                clean = false;
+                break;
+            }
             let Some(trouble) = trouble(capture, phase, arg, block) else { continue };
             clean = false;
             let owner = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
@@ -216,6 +233,10 @@ fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, args: &[Captu
         args.iter().filter_map(|arg| arg.owner).map(|slot| (slot.slot.0.as_str(), slot)).collect();
     for (name, slot) in captured {
         for phase_index in captured_in + 1..arm.phases.len() {
+            let mut own = args.iter().filter(|arg| arg.owner.is_some_and(|o| o.slot == slot.slot));
+            if !own.any(|arg| capture.holds(arg, phase_index)) {
+                break;
+            }
             let now = arm.phases[phase_index].slots.get(&(rank, &slot.slot));
             let (Some(before), Some(now)) =
                 (&slot.fingerprint, now.and_then(|now| now.fact.fingerprint.as_ref()))

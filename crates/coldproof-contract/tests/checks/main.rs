@@ -3,17 +3,20 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod caches;
+mod deliveries;
 mod derived;
 mod exercised;
 mod lifecycle;
 mod names;
 mod outputs;
+mod recaptured;
 mod record;
 mod routing;
 mod state;
 mod storage;
 mod support;
 mod transition;
+mod unseen;
 mod verdict;
 
 #[test]
