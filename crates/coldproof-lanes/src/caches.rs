@@ -2,8 +2,9 @@
 
 use coldproof_contract::evidence::LaneName;
 
+use crate::census::capture;
 use crate::lane::Lane;
-use crate::session::{Order, capture, load, look, update};
+use crate::session::{Order, load, look, update};
 
 /// Serves one request twice on A and twice on B.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {

@@ -2,9 +2,10 @@
 
 use coldproof_contract::evidence::LaneName;
 
+use crate::census::capture;
 use crate::differential::serve_all;
 use crate::lane::Lane;
-use crate::session::{Order, capture, load, look, update};
+use crate::session::{Order, load, look, update};
 
 /// A>B with sleep level 2, back to A with sleep level 1, with graphs captured before the first.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {

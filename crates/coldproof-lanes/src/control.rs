@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_contract::digest;
-use coldproof_contract::evidence::{ControlFact, Fact, SlotFact};
-use coldproof_contract::words::{ByteRange, Dtype, Hex128, Rank, SlotKind, StepName};
+use coldproof_contract::evidence::{ControlFact, Fact, SlotFact, UncontrolledFact};
+use coldproof_contract::words::{ByteRange, Dtype, Hex128, Rank, SlotKind, SlotName, StepName};
 
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineUnderTest, GenerateRequest, Output, Reply};
@@ -32,7 +32,7 @@ pub(crate) fn run(
     slots: &Slots,
     request: &GenerateRequest,
 ) -> ArmResult<()> {
-    let targets = targets(slots);
+    let (targets, left) = targets(slots);
     let facts = driver.step(StepName::Control, |engine| {
         let before = replay(engine, request)?;
         targets
@@ -51,6 +51,12 @@ pub(crate) fn run(
     })?;
     for (rank, fact) in facts {
         driver.record(rank, Fact::Control(fact));
+    }
+    for (rank, slot) in left {
+        let reason = format!(
+            "of more than {EACH_MAX} slots of a rank, one of each kind of layer was changed"
+        );
+        driver.record(rank, Fact::Uncontrolled(UncontrolledFact { slot, reason }));
     }
     Ok(())
 }
@@ -113,20 +119,26 @@ fn double(bits: u32) -> u32 {
     }
 }
 
-fn targets(slots: &Slots) -> Vec<Target<'_>> {
+/// What is changed, and the slots that are left out.
+fn targets(slots: &Slots) -> (Vec<Target<'_>>, Vec<(Rank, SlotName)>) {
     let read = |kind| matches!(kind, SlotKind::Parameter | SlotKind::Buffer | SlotKind::Derived);
     let mut by_rank: BTreeMap<Rank, Vec<&SlotFact>> = BTreeMap::new();
     for ((rank, _), slot) in slots.iter().filter(|(_, slot)| read(slot.slot_kind)) {
         by_rank.entry(*rank).or_default().push(slot);
     }
-    let mut targets = Vec::new();
+    let (mut targets, mut left) = (Vec::new(), Vec::new());
     for (rank, slots) in by_rank {
         let each = slots.len() <= EACH_MAX;
         let mut kinds = BTreeSet::new();
-        let chosen = slots.into_iter().filter(|s| each || kinds.insert(without_numbers(&s.slot.0)));
-        targets.extend(chosen.flat_map(|slot| parts(rank, slot)));
+        for slot in slots {
+            if each || kinds.insert(without_numbers(&slot.slot.0)) {
+                targets.extend(parts(rank, slot));
+            } else {
+                left.push((rank, slot.slot.clone()));
+            }
+        }
     }
-    targets
+    (targets, left)
 }
 
 /// `model.layers.17.mlp` and `model.layers.3.mlp` are one kind.
@@ -156,6 +168,8 @@ fn parts(rank: Rank, slot: &SlotFact) -> Vec<Target<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use coldproof_contract::words::{Address, Fingerprint, Generation, Packing, Policy, StorageId};
+
     use super::*;
 
     #[test]
@@ -164,6 +178,50 @@ mod tests {
             assert_ne!(double(value.to_bits()), value.to_bits(), "{value}");
         }
         assert_eq!(f32::from_bits(double((-3.5_f32).to_bits())), -7.0);
+    }
+
+    /// A rank with this many norms and one embedding.
+    fn registered(norms: usize) -> Slots {
+        let names = (0..norms).map(|layer| format!("layers.{layer}.norm"));
+        let slot = |name: String| {
+            let fingerprint = Fingerprint {
+                storage: StorageId(1),
+                address: Address(0x1000),
+                storage_bytes: 8,
+                shape: vec![4],
+                stride: vec![1],
+                offset: 0,
+                dtype: Dtype::Bf16,
+                device: "arena:0".to_owned(),
+            };
+            let fact = SlotFact {
+                slot: name.as_str().into(),
+                slot_kind: SlotKind::Parameter,
+                fingerprint: Some(fingerprint),
+                packing: Packing::Plain,
+                logical_shape: vec![4],
+                aliases: vec![],
+                policy: Policy::Refresh,
+                inputs: vec![],
+                epoch: Generation(1),
+                replaceable: false,
+            };
+            ((Rank::default(), fact.slot.clone()), fact)
+        };
+        names.chain(["embed".to_owned()]).map(slot).collect()
+    }
+
+    #[test]
+    fn beyond_the_limit_each_slot_is_changed_or_named() {
+        let slots = registered(EACH_MAX - 1);
+        let (all, left) = targets(&slots);
+        assert_eq!((all.len(), left.len()), (EACH_MAX, 0));
+        let slots = registered(EACH_MAX);
+        let (some, left) = targets(&slots);
+        assert_eq!((some.len(), left.len()), (2, EACH_MAX - 1));
+        let changed = some.iter().map(|target| target.slot.slot.clone());
+        let named: BTreeSet<SlotName> = changed.chain(left.into_iter().map(|(_, s)| s)).collect();
+        assert_eq!(named.len(), slots.len());
     }
 
     #[test]

@@ -4,11 +4,12 @@
 use coldproof_contract::evidence::{ArmHeader, LaneName};
 use coldproof_contract::words::StepName;
 
+use crate::census::capture;
 use crate::control;
 use crate::driver::{ArmResult, Driver};
 use crate::inputs::Inputs;
 use crate::lane::{COLD, Lane};
-use crate::session::{Order, capture, load, look, update};
+use crate::session::{Order, load, look, update};
 
 /// Requests that are served together.
 const BATCHES: [u32; 2] = [2, 4];

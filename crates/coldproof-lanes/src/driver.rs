@@ -6,6 +6,7 @@ use coldproof_contract::digest;
 use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
+use crate::census::Graphs;
 use crate::engine::{Capabilities, EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
 use crate::recorder::{ArmCursor, Recorder};
 
@@ -31,6 +32,8 @@ pub struct Driver<'a, 'p> {
     deadline: Duration,
     slowest_serve: Duration,
     hello: Capabilities,
+    /// Graphs as they were last counted; none before a capture.
+    pub(crate) graphs: Option<Graphs>,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -43,7 +46,8 @@ impl<'a, 'p> Driver<'a, 'p> {
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
-        Self { engine, recorder, cursor, deadline, slowest_serve: Duration::ZERO, hello }
+        let slowest_serve = Duration::ZERO;
+        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None }
     }
 
     /// Asks the engine what it can do, as the arm's first step.

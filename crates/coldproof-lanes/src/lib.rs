@@ -5,6 +5,7 @@
 
 pub mod adapters;
 mod caches;
+mod census;
 mod composite;
 mod control;
 mod differential;

@@ -2,8 +2,9 @@
 
 use coldproof_contract::evidence::LaneName;
 
+use crate::census::capture;
 use crate::lane::Lane;
-use crate::session::{Order, capture, load, look, update};
+use crate::session::{Order, load, look, update};
 
 /// P>B under the usual names, then under each other spelling, from a fresh P each time: P differs
 /// from B in every element, so that a name that leads nowhere leaves bytes that are wrong.

@@ -30,18 +30,9 @@ pub fn run(
     if request.pieces.is_empty() {
         return Ok(ReadBack { content, ..empty });
     }
-    let permutation = match request.permutation {
-        None => None,
-        Some(range) => match read(range) {
-            Ok(bytes) => Some(indices(&bytes)),
-            Err(EngineError::Refused { .. }) => return Ok(ReadBack { content, ..empty }),
-            Err(error) => return Err(error),
-        },
-    };
     let size = request.dtype.bytes() as usize;
-    let Some(logical) =
-        unpack(&stored, size, &request.logical_shape, &request.packing, permutation.as_deref())
-    else {
+    let (shape, order) = (&request.logical_shape, (&request.packing, request.permutation));
+    let Some(logical) = in_logical_order(&stored, size, shape, order, read)? else {
         return Ok(ReadBack { content, ..empty });
     };
     let Some((pieces, shares)) = take_pieces(request, &logical, size) else {
@@ -106,9 +97,29 @@ pub fn extract(bytes: &[u8], shape: &[u64], fragment: &Fragment, size: usize) ->
     out
 }
 
+/// A slot's bytes in logical order, whose permutation, if it has one, is read through `read`.
+/// Nothing where the permutation cannot be read or is none, or where the packing is opaque.
+///
+/// # Errors
+/// Whatever `read` says when the engine is gone.
+pub fn in_logical_order(
+    stored: &[u8],
+    size: usize,
+    logical_shape: &[u64],
+    (packing, permutation): (&Packing, Option<ByteRange>),
+    read: &mut dyn FnMut(ByteRange) -> Reply<Vec<u8>>,
+) -> Reply<Option<Vec<u8>>> {
+    let permutation = match permutation.map(read) {
+        None => None,
+        Some(Ok(bytes)) => Some(indices(&bytes)),
+        Some(Err(EngineError::Refused { .. })) => return Ok(None),
+        Some(Err(error)) => return Err(error),
+    };
+    Ok(unpack(stored, size, logical_shape, packing, permutation.as_deref()))
+}
+
 /// Storage order to logical order. Nothing where the packing is opaque or does not fit.
-#[must_use]
-pub fn unpack(
+fn unpack(
     stored: &[u8],
     size: usize,
     logical_shape: &[u64],
@@ -182,7 +193,7 @@ fn unpack_columns(
 
 /// Little-endian I32 indices; a negative one becomes too large to be a column.
 #[must_use]
-pub fn indices(bytes: &[u8]) -> Vec<u32> {
+pub(crate) fn indices(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 

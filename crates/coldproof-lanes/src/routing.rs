@@ -14,7 +14,7 @@ use crate::engine::{EngineUnderTest, Reply};
 use crate::inputs::Inputs;
 use crate::lane::{COLD, COLD_ROUTING, Lane};
 use crate::origins::compress;
-use crate::read_back::{indices, unpack};
+use crate::read_back::in_logical_order;
 use crate::session::{Order, Slots, load, look, permutation_range, slots_of, update};
 
 /// The bytes of every slot in logical order, once for each sentinel checkpoint.
@@ -98,12 +98,10 @@ fn logical_bytes(
     let Some(print) = &slot.fingerprint else { return Ok(None) };
     let range = ByteRange { address: print.address, bytes: print.bytes() };
     let stored = engine.read(rank, range)?;
-    let permutation = match permutation_range(rank, &slot.packing, slots) {
-        Some(range) => Some(indices(&engine.read(rank, range)?)),
-        None => None,
-    };
     let size = print.dtype.bytes() as usize;
-    Ok(unpack(&stored, size, &slot.logical_shape, &slot.packing, permutation.as_deref()))
+    let order = (&slot.packing, permutation_range(rank, &slot.packing, slots));
+    let read = &mut |range| engine.read(rank, range);
+    in_logical_order(&stored, size, &slot.logical_shape, order, read)
 }
 
 fn record(driver: &mut Driver<'_, '_>, plan: &SentinelPlan, loads: Loads) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::{self, Piece as Share, SourceKey};
 use coldproof_contract::evidence::{
     Fact, ManifestFact, ReadBackFact, SlotFact, SourceReadBackFact,
@@ -11,6 +12,7 @@ use coldproof_contract::words::{
     ByteRange, CheckpointLabel, Packing, Rank, SlotKind, SlotName, StepName, Topology,
 };
 
+use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
 use crate::engine::{EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
 use crate::inputs::Delivery;
@@ -63,16 +65,17 @@ pub(crate) fn update(
         required: to.required.clone(),
         explicitly_preserved: Vec::new(),
         allowed_missing: to.allowed_missing.clone(),
-        delivered: tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+        delivered: Vec::new(),
     };
-    driver.record(Rank::default(), Fact::Manifest(manifest));
-    let delivered = |name: &&String| tensors.iter().any(|tensor| tensor.name == **name);
+    driver.record(Rank::default(), Fact::Manifest(manifest.clone()));
+    let there = |name: &&String| tensors.iter().any(|tensor| tensor.name == **name);
     let promised: Vec<String> =
-        (to.required.iter()).chain(to.allowed_missing.iter().filter(delivered)).cloned().collect();
-    driver.step(StepName::Update, |engine| {
-        engine.begin(&promised)?;
-        tensors.chunks(BUCKET).try_for_each(|bucket| engine.apply(bucket))
-    })?;
+        (to.required.iter()).chain(to.allowed_missing.iter().filter(there)).cloned().collect();
+    let mut delivered = Vec::new();
+    let updated = driver
+        .step(StepName::Update, |engine| deliver(engine, &promised, &tensors, &mut delivered));
+    driver.record(Rank::default(), Fact::Manifest(ManifestFact { delivered, ..manifest }));
+    updated?;
     driver.step(StepName::Finalize, |engine| {
         engine.finish()?;
         engine.commit()
@@ -82,6 +85,22 @@ pub(crate) fn update(
     }
     driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
     driver.step(StepName::Resume, |engine| engine.resume())
+}
+
+/// Begins the update and delivers bucket by bucket; `delivered` gets the names of those that the
+/// engine took.
+fn deliver(
+    engine: &mut dyn EngineUnderTest,
+    promised: &[String],
+    tensors: &[TensorRef],
+    delivered: &mut Vec<String>,
+) -> Reply<()> {
+    engine.begin(promised)?;
+    tensors.chunks(BUCKET).try_for_each(|bucket| {
+        engine.apply(bucket)?;
+        delivered.extend(bucket.iter().map(|tensor| tensor.name.clone()));
+        Ok(())
+    })
 }
 
 /// Slots of all ranks, as the engine registers them.
@@ -97,7 +116,8 @@ pub(crate) fn slots_of(claims: &[(Rank, Fact)]) -> Slots {
     slots.collect()
 }
 
-/// Records what the engine claims, and reads every slot back: raw, by piece, and by source.
+/// Records what the engine claims, reads every slot back (raw, by piece, and by source), and counts
+/// captured graphs again.
 ///
 /// # Errors
 /// As [`Driver::step`].
@@ -112,12 +132,14 @@ pub(crate) fn look(
         rules.iter().map(|rule| (rule.source.as_str(), rule)).collect();
     let mut facts = Vec::new();
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
-    driver.step(StepName::ReadBack, |engine| {
+    let counted = driver.graphs.is_some();
+    let nodes = driver.step(StepName::ReadBack, |engine| {
         for rank in topology.ranks() {
             rank_look(engine, rank, &slots, placement.as_ref(), &shapes, &mut facts, &mut shares)?;
         }
-        Ok(())
+        if counted { engine.graph_nodes() } else { Ok(Vec::new()) }
     })?;
+    census::again(driver, nodes);
     for (rank, fact) in facts {
         driver.record(rank, Fact::ReadBack(fact));
     }
@@ -216,24 +238,6 @@ pub(crate) fn permutation_range(rank: Rank, packing: &Packing, slots: &Slots) ->
     let slot = slots.get(&(rank, permutation.clone()))?;
     let print = slot.fingerprint.as_ref()?;
     Some(ByteRange { address: print.address, bytes: print.bytes() })
-}
-
-/// Captures graphs and records their nodes, where the engine captures any.
-///
-/// # Errors
-/// As [`Driver::step`].
-pub(crate) fn capture(driver: &mut Driver<'_, '_>) -> ArmResult<()> {
-    if !driver.can().graphs {
-        return Ok(());
-    }
-    let nodes = driver.step(StepName::Capture, |engine| {
-        engine.capture()?;
-        engine.graph_nodes()
-    })?;
-    for (rank, node) in nodes {
-        driver.record(rank, Fact::Node(node));
-    }
-    Ok(())
 }
 
 /// An arm that ended early leaves its evidence and nothing else.

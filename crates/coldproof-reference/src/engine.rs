@@ -238,7 +238,7 @@ impl Engine {
         self.core.allocator_log()
     }
 
-    /// Nodes of graphs captured since the last call.
+    /// Nodes of all captured graphs, as they are now.
     ///
     /// # Errors
     /// A rank does not answer.

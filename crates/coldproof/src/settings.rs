@@ -111,10 +111,9 @@ impl ProveSettings {
             EngineSettings::Reference { .. } => 60,
             EngineSettings::Vllm { .. } => 600,
         });
-        let deadline_ms =
-            deadline.checked_mul(1_000).filter(|ms| *ms > 0).ok_or_else(|| {
-                Failure::usage("--deadline", "the deadline is 0 or too long", "give it in seconds")
-            })?;
+        let deadline_ms = deadline.checked_mul(1_000).filter(|ms| *ms > 0).ok_or_else(|| {
+            Failure::usage("--deadline", "the deadline is 0 or too long", "give it in seconds")
+        })?;
         Ok(Self {
             checkpoints,
             tp: args.tp,
@@ -158,10 +157,9 @@ fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
     if embedded {
         return match contradiction(&foreign, "vLLM") {
             Some(failure) => Err(failure),
-            None => Ok(EngineSettings::Reference {
-                faults: args.faults.clone(),
-                lying: args.lying,
-            }),
+            None => {
+                Ok(EngineSettings::Reference { faults: args.faults.clone(), lying: args.lying })
+            }
         };
     }
     if let Some(failure) = contradiction(&own, "the embedded engine") {

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AllocFact, ApplicationFact, CacheFact, ClaimFact, ControlFact, FreeFact, LaunchFact,
-    LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact, Provenance,
-    ReadBackFact, ReceiptFact, RegionFact, SlotFact, SourceReadBackFact, StateFact, StepFact,
+    AllocFact, ApplicationFact, CacheFact, CensusFact, ClaimFact, ControlFact, FreeFact,
+    LaunchFact, LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact,
+    Provenance, ReadBackFact, ReceiptFact, RegionFact, SlotFact, SourceReadBackFact, StateFact,
+    StepFact, UncontrolledFact,
 };
 use crate::words::Rank;
 
@@ -67,6 +68,10 @@ pub enum Fact {
     Logits(LogitsFact),
     /// Positive control: one live slot changed in place, then the replay.
     Control(ControlFact),
+    /// The lane tried no positive control on a live slot.
+    Uncontrolled(UncontrolledFact),
+    /// A captured graph, counted again.
+    Census(CensusFact),
     /// Anything else an engine says of itself.
     Claim(ClaimFact),
     /// What one rank says it saw of a transaction.
@@ -78,7 +83,9 @@ impl Fact {
     #[must_use]
     pub const fn provenance(&self) -> Provenance {
         match self {
-            Self::Step(_) | Self::Phase(_) | Self::Manifest(_) => Provenance::Driven,
+            Self::Step(_) | Self::Phase(_) | Self::Manifest(_) | Self::Uncontrolled(_) => {
+                Provenance::Driven
+            }
             Self::Slot(_)
             | Self::Application(_)
             | Self::PostLoad(_)
@@ -95,7 +102,8 @@ impl Fact {
             | Self::SourceReadBack(_)
             | Self::Origins(_)
             | Self::Logits(_)
-            | Self::Control(_) => Provenance::Observed,
+            | Self::Control(_)
+            | Self::Census(_) => Provenance::Observed,
         }
     }
 }

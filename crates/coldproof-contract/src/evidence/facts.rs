@@ -69,7 +69,8 @@ pub struct PhaseFact {
     pub from: Option<CheckpointLabel>,
 }
 
-/// What the caller promised before the first write.
+/// What the caller promised before the first write. It is stated when it is sealed, and again with
+/// what was delivered when the delivery is over, however that ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManifestFact {
     /// Where the scope comes from: `caller`, `headers` or `previous-generation`.
@@ -82,7 +83,8 @@ pub struct ManifestFact {
     pub explicitly_preserved: Vec<String>,
     /// Sources that may be absent.
     pub allowed_missing: Vec<String>,
-    /// Sources that were delivered, by name, in order of delivery, with repeats.
+    /// Sources that the engine took, by name, in order of delivery, with repeats; none where the
+    /// manifest is sealed.
     pub delivered: Vec<String>,
 }
 
@@ -390,6 +392,15 @@ pub struct ControlFact {
     pub before: Hex128,
     /// Output digest of the replay with the change.
     pub after: Hex128,
+}
+
+/// A live slot that got no positive control.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UncontrolledFact {
+    /// The slot.
+    pub slot: SlotName,
+    /// Why none was tried.
+    pub reason: String,
 }
 
 /// Anything else an engine says of itself.

@@ -1,6 +1,7 @@
 //! Evidence: what lanes drove, what engines claimed, what probes observed. Plain data that can be
 //! recorded to a file and judged again without the engine or the checkpoints.
 
+mod census;
 mod difference;
 mod event;
 mod facts;
@@ -9,13 +10,14 @@ mod provenance;
 mod record;
 mod view;
 
+pub use census::{CensusFact, census_digest};
 pub use difference::{Absence, Comparison, Difference, Holds, PieceDifference, Tally};
 pub use event::{Event, Fact};
 pub use facts::{
     AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,
     LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact, PhaseFact,
     PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact, SlotFact,
-    SourceReadBackFact, StateFact, StepFact, StepOutcome,
+    SourceReadBackFact, StateFact, StepFact, StepOutcome, UncontrolledFact,
 };
 pub use header::{
     Ability, ArmHeader, CheckpointHeader, EngineHeader, Header, LaneName, RequiredItem, Settings,

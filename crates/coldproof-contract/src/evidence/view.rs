@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ApplicationFact, ArmHeader, CacheFact, CheckpointHeader, ClaimFact, Claimed, ControlFact,
-    Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact, Observed,
-    OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, SlotFact, SourceReadBackFact,
-    StateFact, StepOutcome,
+    ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact, Claimed,
+    ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact,
+    Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, SlotFact,
+    SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
 };
 use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
 
@@ -90,6 +90,10 @@ pub struct PhaseView<'r> {
     pub logits: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
     /// Outputs of requests that were decoded together, by (request, mode, batch).
     pub batched: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
+    /// Captured graphs, as counted again.
+    pub censuses: Vec<Observed<Seen<'r, CensusFact>>>,
+    /// Slots that got no positive control.
+    pub uncontrolled: Vec<Seen<'r, UncontrolledFact>>,
     /// Positive controls.
     pub controls: Vec<Observed<Seen<'r, ControlFact>>>,
 }
@@ -266,6 +270,7 @@ fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {
         },
         Fact::Phase(_) | Fact::Alloc(_) | Fact::Free(_) | Fact::Region(_) => {}
         Fact::Manifest(fact) => phase.manifests.push(seen(event, fact)),
+        Fact::Uncontrolled(fact) => phase.uncontrolled.push(seen(event, fact)),
         _ => place_claim(phase, event),
     }
 }
@@ -308,6 +313,7 @@ fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
                 batch => phase.batched.insert((request, mode, batch), Observed(seen(event, fact))),
             };
         }
+        Fact::Census(fact) => phase.censuses.push(Observed(seen(event, fact))),
         Fact::Control(fact) => phase.controls.push(Observed(seen(event, fact))),
         _ => {}
     }

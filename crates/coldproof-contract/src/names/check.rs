@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{KeyClass, KeyError, KeyManifest, KeyManifestDraft, KeyPattern};
-use crate::evidence::{ArmView, Difference, LaneName, ManifestFact, PhaseView, Seen};
+use crate::evidence::{
+    ArmView, Difference, LaneName, ManifestFact, PhaseView, Seen, StepOutcome, StepView,
+};
 use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, Room, Site, symptom};
-use crate::words::{Rank, SlotKind};
+use crate::words::{Rank, SlotKind, StepName};
 
 /// Judges category 6.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -50,15 +52,14 @@ fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
 /// Promised against delivered against resolved. What no rank took, and what no source fills, is
 /// judged in the names lane alone.
 fn manifests(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
-    for (index, seen) in phase.manifests.iter().enumerate() {
-        let Some(sealed) = sealed(case, site, phase, seen.fact) else { continue };
-        let last = index + 1 == phase.manifests.len();
-        let resolves = last && arm.header.lane == LaneName::Names;
-        let refused = if resolves { refused(phase) } else { BTreeSet::new() };
-        account(case, site, phase, seen, &sealed, &refused);
-        if resolves {
-            unfilled(case, site, phase, &sealed);
-        }
+    // The last one: those before it were sealed, and say nothing of what came.
+    let Some(seen) = phase.manifests.last() else { return };
+    let Some(sealed) = sealed(case, site, phase, seen.fact) else { return };
+    let resolves = arm.header.lane == LaneName::Names;
+    let refused = if resolves { refused(phase) } else { BTreeSet::new() };
+    account(case, site, phase, seen, &sealed, &refused);
+    if resolves {
+        unfilled(case, site, phase, &sealed);
     }
 }
 
@@ -119,7 +120,10 @@ fn account(
             Ok(()) => errors.extend(account.consumed(source).err()),
         }
     }
-    errors.extend(account.finish());
+    // Of a delivery that broke off, only what came is judged.
+    if whole(phase) {
+        errors.extend(account.finish());
+    }
     let step = phase.step_name(seen.step);
     let scope = format!("scope from {}", seen.fact.origin);
     for error in errors {
@@ -144,6 +148,14 @@ fn account(
         };
         case.raise(finding.event("sealed", step, seen.seq, scope.as_str()), site, &[]);
     }
+}
+
+/// Whether the engine took the whole delivery.
+fn whole(phase: &PhaseView<'_>) -> bool {
+    let took = |step: &StepView| {
+        step.name == StepName::Update && step.outcome.as_ref() == Some(&StepOutcome::Ok)
+    };
+    phase.steps.iter().any(took)
 }
 
 fn unrouted(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, source: &str) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
+use super::recaptured::{self, Changed};
 use super::{Change, Field, Hold, Outcome, Registry, RegistryDraft, Sighting, replays};
 use crate::evidence::{ArgAccess, ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
 use crate::verdict::{Case, Category, Finding, FindingCode, Room};
@@ -27,7 +28,8 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             let blocks = Blocks::of(arm, rank);
             let args = captured_args(&arm.phases[captured_in], &blocks, rank);
             let changes = changes(arm, captured_in, rank, &args);
-            let capture = Capture { index, arm, captured_in, rank, blocks, args, changes };
+            let changed = recaptured::check(case, (index, arm), captured_in, rank);
+            let capture = Capture { index, arm, captured_in, rank, blocks, args, changes, changed };
             census(case, &capture, &mut counts);
         }
     }
@@ -66,6 +68,16 @@ struct Capture<'v, 'r> {
     args: Vec<CapturedArg<'r>>,
     /// What became of the slots that it retains, by phase in which any were registered.
     changes: BTreeMap<usize, BTreeMap<SlotName, Change>>,
+    /// Graphs that were captured again or edited since.
+    changed: Changed<'r>,
+}
+
+impl Capture<'_, '_> {
+    /// Whether the graph of an argument is still the captured one in a phase. What another one
+    /// retains is not what was captured.
+    fn holds(&self, arg: &CapturedArg<'_>, phase: usize) -> bool {
+        self.changed.get(arg.node.fact.graph.as_str()).is_none_or(|first| phase < *first)
+    }
 }
 
 /// Compares the slots that a graph retains with those of the capture, phase by phase. Evidence
@@ -143,6 +155,10 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
         let Some(block) = arg.block else { continue };
         let mut clean = registered;
         for phase in later.clone() {
+            if !capture.holds(arg, phase) {
+                clean = false;
+                break;
+            }
             let Some(trouble) = trouble(capture, phase, arg, block) else { continue };
             clean = false;
             let owner = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
@@ -259,6 +275,11 @@ fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
             continue;
         };
         let name = &change.slot.0;
+        let mut own =
+            capture.args.iter().filter(|a| a.owner.is_some_and(|o| o.slot == change.slot));
+        if !own.any(|arg| capture.holds(arg, *phase)) {
+            continue;
+        }
         let layouts: Vec<String> =
             fields.iter().filter(|field| !field.is_place()).map(Field::to_string).collect();
         let known = case.blamed_finding(name, index, rank).is_some_and(in_this_room);

@@ -2,6 +2,7 @@
 
 mod check;
 mod facts;
+mod recaptured;
 mod replays;
 mod rules;
 #[cfg(test)]

@@ -129,6 +129,7 @@ fn controls(case: &mut Case<'_, '_>) -> usize {
             }
         }
     }
+    uncontrolled(case);
     if seen == 0 {
         undecided(case, "no positive control was seen by the replay".to_owned());
     }
@@ -137,4 +138,25 @@ fn controls(case: &mut Case<'_, '_>) -> usize {
         undecided(case, text);
     }
     seen
+}
+
+/// Slots that got no control in any arm: one line a reason, since there may be thousands.
+fn uncontrolled(case: &mut Case<'_, '_>) {
+    let view = case.view;
+    let all = view.arms.iter().flat_map(|arm| &arm.phases);
+    let controlled: BTreeSet<(Rank, &str)> = all
+        .clone()
+        .flat_map(|phase| &phase.controls)
+        .map(|control| (control.rank, control.fact.slot.0.as_str()))
+        .collect();
+    let mut left: BTreeMap<&str, BTreeSet<(Rank, &str)>> = BTreeMap::new();
+    for seen in all.flat_map(|phase| &phase.uncontrolled) {
+        let slot = (seen.rank, seen.fact.slot.0.as_str());
+        if !controlled.contains(&slot) {
+            left.entry(&seen.fact.reason).or_default().insert(slot);
+        }
+    }
+    case.unseen.extend(left.into_iter().map(|(reason, slots)| {
+        format!("{} slots without a positive control ({reason})", slots.len())
+    }));
 }

@@ -167,6 +167,8 @@ codes! {
     AddressStale, "address-stale", STORAGE, "R71",
         "A captured graph retains an address whose block was freed, unmapped, or lost its owner \
          since the capture.";
+    GraphChanged, "graph-changed", STORAGE, "R62",
+        "A captured graph has other nodes than at its capture, and the engine did not say so.";
     DerivedStale, "derived-stale", DERIVED, "R15",
         "A value computed from weights was not refreshed from the new ones.";
     ApplicationDuplicate, "application-duplicate", LIFECYCLE, "R20",

@@ -190,12 +190,8 @@ fn missing(wanted: &[LogitsRow], found: &[LogitsRow], hit: bool) -> usize {
 
 fn unmatched(case: &Case<'_, '_>, site: Site, fact: &LogitsFact) -> String {
     let arm = &case.view.arms[site.0];
-    let label = arm.phases[site.1].phase;
-    let name = name(fact);
-    format!(
-        "no load of the same checkpoint answers request {name}, as arm `{}` does after `{label}`",
-        arm.header.arm
-    )
+    let (by, label, name) = (&arm.header.arm, arm.phases[site.1].phase, name(fact));
+    format!("no load of the same checkpoint answers request {name}, as arm `{by}` after `{label}`")
 }
 
 /// A request as reasons and findings name it.

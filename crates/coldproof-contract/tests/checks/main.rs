@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod caches;
+mod deliveries;
 mod derived;
 mod exercised;
 mod lifecycle;
 mod names;
 mod outputs;
+mod recaptured;
 mod record;
 mod routing;
 mod state;
@@ -15,6 +17,7 @@ mod storage;
 mod support;
 mod topologies;
 mod transition;
+mod unseen;
 mod verdict;
 
 #[test]

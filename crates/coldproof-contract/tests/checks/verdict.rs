@@ -1,6 +1,6 @@
 //! The verdict as a whole: what is required, modes, two faults at once, an engine that ends early.
 
-use coldproof_contract::evidence::{Ability, ArmHeader, Fact, LaneName, RequiredItem, StepOutcome};
+use coldproof_contract::evidence::{Ability, ArmHeader, Fact, RequiredItem, StepOutcome};
 use coldproof_contract::verdict::{FindingCode as Code, Listed, Room, Status, VerdictKind, accept};
 use coldproof_contract::words::StepName;
 

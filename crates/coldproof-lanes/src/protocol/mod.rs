@@ -2,6 +2,8 @@
 //! this process. Tensors travel by reference (file, offset, dtype, shape).
 
 mod client;
+#[cfg(test)]
+mod documented;
 mod messages;
 mod server;
 

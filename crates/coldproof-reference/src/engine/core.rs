@@ -149,7 +149,7 @@ impl Core {
         let Some(ranks) = &self.ranks else { return };
         let drained = ranks.each(self.config.deadline, |worker| {
             let launches = worker.device.drain_launches().into_iter().map(Fact::Launch).collect();
-            let nodes = std::mem::take(&mut worker.uncounted);
+            let nodes = worker.census().into_iter().map(Fact::Node).collect();
             Ok((worker.rank, worker.device.drain_log(), launches, nodes))
         });
         for (rank, log, launches, nodes) in drained.unwrap_or_default() {

@@ -31,9 +31,9 @@ impl Core {
 
     pub(super) fn graph_nodes(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
         if self.is_ended() {
-            return Ok(std::mem::take(&mut self.remains.nodes));
+            return Ok(self.remains.nodes.clone());
         }
-        self.facts(|worker| std::mem::take(&mut worker.uncounted))
+        self.facts(|worker| worker.census().into_iter().map(Fact::Node).collect())
     }
 
     pub(super) fn launches(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {

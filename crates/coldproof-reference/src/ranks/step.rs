@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coldproof_contract::evidence::Fact;
+use coldproof_contract::evidence::NodeFact;
 use coldproof_contract::words::Address;
 
 use super::{Failure, Worker};
@@ -75,9 +75,13 @@ impl Worker {
         let batch = forward.batch;
         let graph = self.device.end_capture()?;
         let logits = recorded?;
-        self.uncounted.extend(graph.census().into_iter().map(Fact::Node));
         self.graphs.push(Captured { graph, batch, logits });
         Ok(())
+    }
+
+    /// Every node of every captured graph, as it is now.
+    pub(crate) fn census(&self) -> Vec<NodeFact> {
+        self.graphs.iter().flat_map(|captured| captured.graph.census()).collect()
     }
 
     /// Replays the smallest graph that holds the step's rows.

@@ -54,8 +54,6 @@ pub(crate) struct Worker {
     pub(crate) hooks: Vec<Hook>,
     pub(crate) faults: Faults,
     pub(crate) graphs: Vec<Captured>,
-    /// Node facts of graphs that nobody has asked for yet.
-    pub(crate) uncounted: Vec<Fact>,
     /// The load that is going on.
     pub(crate) load: Option<Load>,
     /// What this rank says of itself, since it was last asked.
@@ -91,7 +89,6 @@ impl Worker {
             hooks,
             faults: config.faults,
             graphs: Vec::new(),
-            uncounted: Vec::new(),
             load: None,
             claims: Vec::new(),
             lost: false,

@@ -1,15 +1,21 @@
 //! `coldproof perturb`: a deterministic B from A.
 
-use coldproof_checkpoint::{Checkpoint, perturb, perturb_ulp, ties_of};
+use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
+use coldproof_checkpoint::{Accounting, Checkpoint, perturb, perturb_ulp, ties_of};
 
 use crate::args::{Format, PerturbArgs};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::output;
-use crate::prepare::failure;
+use crate::prepare::{failure, one_content};
 
 pub(super) fn run(args: &PerturbArgs) -> Result<Exit, Failure> {
     let from = Checkpoint::open(&args.checkpoint).map_err(failure)?;
+    // Where the folder describes no known model, no name is known to be another's.
+    if let Ok(model) = ModelConfig::read(from.directory()) {
+        let accounting = Accounting::of(&Catalogue::of(&model), from.tensors().values());
+        one_content(&from, &accounting)?;
+    }
     let ties = ties_of(&from);
     let moved = if args.ulp {
         Some(perturb_ulp(&from, &ties, &args.out, args.seed).map_err(failure)?)

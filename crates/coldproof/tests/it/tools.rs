@@ -98,3 +98,65 @@ fn sentinels_are_checkpoints_of_the_same_model() {
     let (code, _) = tool("sentinel", &[&fixture("qwen3_moe/A"), &out], &[]);
     assert_eq!(code, 2, "a folder that holds something is refused");
 }
+
+/// A tied model whose head is there as well; `change` is added to one byte of it.
+fn with_head(change: u8) -> tempfile::TempDir {
+    let made = copy_of("llama_tied/A");
+    let path = made.path().join("model.safetensors");
+    let old = fs_err::read(&path).unwrap();
+    let length = u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&old[8..8 + length]).unwrap();
+    let data = &old[8 + length..];
+    let embedding = header["model.embed_tokens.weight"].clone();
+    let offset = |index: usize| embedding["data_offsets"][index].as_u64().unwrap() as usize;
+    let mut head = data[offset(0)..offset(1)].to_vec();
+    head[7] ^= change;
+    let mut entry = embedding.clone();
+    entry["data_offsets"] = serde_json::json!([data.len(), data.len() + head.len()]);
+    header["lm_head.weight"] = entry;
+    let header = serde_json::to_vec(&header).unwrap();
+    let new = [&(header.len() as u64).to_le_bytes()[..], &header, data, &head].concat();
+    fs_err::write(&path, new).unwrap();
+    made
+}
+
+#[test]
+fn a_head_that_is_not_the_embedding_of_a_tied_model_is_found_and_refused() {
+    let (made, out) = (with_head(1), tempfile::tempdir().unwrap());
+    let (code, accounts) = tool("keys", &[made.path()], &[]);
+    assert_eq!((code, &accounts["clean"]), (1, &Value::Bool(false)));
+    let alias = serde_json::json!([
+        {"source": "lm_head.weight", "target": "model.embed_tokens.weight"}
+    ]);
+    assert_eq!(accounts["differing_alias"], alias);
+    let text = coldproof(&["keys".as_ref(), made.path().as_os_str()]);
+    let line = "differs: lm_head.weight is another name of model.embed_tokens.weight and holds \
+                other bytes";
+    assert_eq!(text.code, 1);
+    assert!(text.stdout.lines().any(|found| found == line), "{}", text.stdout);
+    let folder = made.path().to_str().unwrap();
+    let b = fixture("llama_tied/B");
+    for (command, paths, more) in [
+        ("perturb", vec![made.path().to_owned(), out.path().join("B")], vec!["--seed", "1"]),
+        ("perturb", vec![made.path().to_owned(), out.path().join("B")], vec!["--ulp"]),
+        ("prove", vec![], vec!["--from", folder, "--to", b.to_str().unwrap()]),
+    ] {
+        let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
+        let (code, refused) = tool(command, &paths, &more);
+        assert_eq!((code, &refused["object"]), (2, &Value::from("lm_head.weight")), "{refused}");
+        assert!(!out.path().join("B").exists(), "nothing is written");
+    }
+}
+
+#[test]
+fn a_head_that_is_the_embedding_of_a_tied_model_is_one_more_name() {
+    let (made, out) = (with_head(0), tempfile::tempdir().unwrap());
+    let (code, accounts) = tool("keys", &[made.path()], &[]);
+    assert_eq!((code, &accounts["clean"]), (0, &Value::Bool(true)));
+    assert_eq!(accounts["differing_alias"], serde_json::json!([]));
+    assert_eq!(accounts["redundant_alias"][0]["source"], "lm_head.weight");
+    let b = out.path().join("B");
+    assert_eq!(tool("perturb", &[made.path(), &b], &["--seed", "1"]).0, 0);
+    let (code, accounts) = tool("keys", &[&b], &[]);
+    assert_eq!(code, 0, "head and embedding move together: {accounts}");
+}

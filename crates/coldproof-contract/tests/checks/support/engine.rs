@@ -1,12 +1,13 @@
 //! The evidence that a correct engine leaves, arm by arm.
 
 use coldproof_contract::evidence::{
-    AllocFact, ArgAccess, ArgFact, ArmHeader, CacheFact, ClaimFact, ControlFact, Event, Fact,
-    LaneName, LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, PhaseFact, PostLoadFact,
-    PostLoadStage, ReceiptFact, RegionFact, SourceReadBackFact, StateFact, StepFact, StepOutcome,
+    AllocFact, ArgAccess, ArgFact, ArmHeader, CacheFact, CensusFact, ClaimFact, ControlFact, Event,
+    Fact, LaneName, LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, PhaseFact,
+    PostLoadFact, PostLoadStage, ReceiptFact, RegionFact, SourceReadBackFact, StateFact, StepFact,
+    StepOutcome,
 };
 use coldproof_contract::words::{
-    Address, Generation, Policy, Rank, SlotKind, StepName, Topology, TransactionId,
+    Address, Generation, Hex128, Policy, Rank, SlotKind, StepName, Topology, TransactionId,
 };
 
 use super::model::{self, content, label};
@@ -18,14 +19,17 @@ pub(crate) struct Engine<'e> {
     step: u32,
     generation: u64,
     clock: u64,
+    captured: bool,
 }
 
+/// The digest of a graph that is what it was when it was captured.
+pub(crate) const AS_CAPTURED: Hex128 = Hex128(u128::MAX);
 /// Rows that a request computes where no cache holds any of them.
 pub(crate) const CACHE_ROWS: u64 = 71;
 
 impl<'e> Engine<'e> {
     pub(crate) fn start(header: ArmHeader, events: &'e mut Vec<Event>, at: &str) -> Self {
-        let mut engine = Self { header, events, step: 0, generation: 0, clock: 0 };
+        let mut engine = Self { header, events, step: 0, generation: 0, clock: 0, captured: false };
         engine.step(StepName::Start, |engine| {
             for region in ["weights", "kv_cache"] {
                 engine.map(region, true);
@@ -110,26 +114,32 @@ impl<'e> Engine<'e> {
         });
     }
 
-    /// Captures one graph that retains every storage of the model.
+    /// The one graph, which retains every storage of the model.
+    pub(crate) fn graph(topology: Topology, rank: Rank) -> NodeFact {
+        let slots = model::slots(topology, rank, 1);
+        let owned = slots.iter().filter(|slot| slot.slot_kind != SlotKind::Alias);
+        let args = (0..).zip(owned).map(|(index, slot)| ArgFact {
+            index,
+            address: model::address(&slot.slot.0),
+            bytes: 0,
+            access: ArgAccess::Read,
+        });
+        NodeFact {
+            graph: "decode-1".to_owned(),
+            node: 0,
+            kernel: "forward".to_owned(),
+            args: args.collect(),
+        }
+    }
+
+    /// Captures the graph.
     pub(crate) fn capture(&mut self) {
         self.step(StepName::Capture, |_| ());
         self.each_rank(|engine, rank| {
-            let slots = model::slots(engine.topology(), rank, 1);
-            let owned = slots.iter().filter(|slot| slot.slot_kind != SlotKind::Alias);
-            let args = (0..).zip(owned).map(|(index, slot)| ArgFact {
-                index,
-                address: model::address(&slot.slot.0),
-                bytes: 0,
-                access: ArgAccess::Read,
-            });
-            let node = NodeFact {
-                graph: "decode-1".to_owned(),
-                node: 0,
-                kernel: "forward".to_owned(),
-                args: args.collect(),
-            };
+            let node = Self::graph(engine.topology(), rank);
             engine.fact(rank, Fact::Node(node));
         });
+        self.captured = true;
     }
 
     /// Registers and reads back everything.
@@ -159,6 +169,11 @@ impl<'e> Engine<'e> {
         self.fact(Rank::default(), Fact::Claim(claim));
         self.step(StepName::ReadBack, |_| ());
         self.each_rank(|engine, rank| {
+            if engine.captured {
+                let graph = "decode-1".to_owned();
+                let census = CensusFact { graph, nodes: 1, digest: AS_CAPTURED };
+                engine.fact(rank, Fact::Census(census));
+            }
             for read in model::read_backs(engine.topology(), rank, at) {
                 engine.fact(rank, Fact::ReadBack(read));
             }

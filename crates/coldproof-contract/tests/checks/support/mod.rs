@@ -3,11 +3,12 @@
 pub(crate) mod engine;
 pub(crate) mod model;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_contract::evidence::{
-    ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName, ReadBackFact, Record,
-    RequiredItem, SCHEMA, Settings, SlotFact, StepFact, StepOutcome,
+    ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName, NodeFact,
+    ReadBackFact, Record, RequiredItem, SCHEMA, Settings, SlotFact, StepFact, StepOutcome,
+    census_digest,
 };
 use coldproof_contract::verdict::{
     Category, FindingCode, Room, Status, Verdict, VerdictKind, judge,
@@ -147,6 +148,7 @@ impl Run {
         let arms: Vec<&str> = self.header.arms.iter().map(|arm| arm.arm.as_str()).collect();
         let arm = |event: &Event| arms.iter().position(|arm| *arm == event.arm);
         events.sort_by_key(|event| (arm(event), event.step, event.rank));
+        self.count(&mut events);
         let mut next = BTreeMap::new();
         for event in &mut events {
             let seq = next.entry((event.arm.clone(), event.step, event.rank)).or_insert(0);
@@ -154,6 +156,26 @@ impl Run {
             *seq += 1;
         }
         Record { header: self.header.clone(), events }
+    }
+
+    /// Graphs that no test counts otherwise are as they were captured.
+    fn count(&self, events: &mut [Event]) {
+        let mut graphs: BTreeMap<(String, Rank, String), Vec<NodeFact>> = BTreeMap::new();
+        let mut updated: BTreeSet<String> = BTreeSet::new();
+        for event in events {
+            let key = |graph: &str| (event.arm.clone(), event.rank, graph.to_owned());
+            match &mut event.fact {
+                Fact::Phase(fact) if fact.from.is_some() => drop(updated.insert(event.arm.clone())),
+                Fact::Node(node) if !updated.contains(&event.arm) => {
+                    graphs.entry(key(&node.graph)).or_default().push(node.clone());
+                }
+                Fact::Census(census) if census.digest == engine::AS_CAPTURED => {
+                    let nodes = graphs.get(&key(&census.graph)).map_or(&[][..], Vec::as_slice);
+                    (census.nodes, census.digest) = (nodes.len() as u64, census_digest(nodes));
+                }
+                _ => {}
+            }
+        }
     }
 
     pub(crate) fn judge(&self) -> Verdict {

@@ -1,0 +1,124 @@
+//! Checkpoints as lanes deliver them: what the evidence keeps of each, and those that are made beside
+//! A and B.
+
+use camino::Utf8Path;
+use coldproof_checkpoint::arch::SpellingName;
+use coldproof_checkpoint::{SentinelPlan, digest_checkpoint, respell, rules_in, with_alias};
+use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
+use coldproof_contract::routing::SourceRule;
+use coldproof_contract::words::CheckpointLabel;
+use coldproof_lanes::inputs::Delivery;
+
+use super::failure;
+use super::read::{Read, read};
+use crate::error::Failure;
+use crate::settings::ProveSettings;
+
+/// A checkpoint as it is delivered.
+pub(super) fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> Delivery {
+    let tied = read.catalogue.tied.iter().map(|tied| tied.source.clone());
+    Delivery {
+        label: CheckpointLabel(label.to_owned()),
+        folder: read.checkpoint.directory().to_owned(),
+        tensors: read.checkpoint.in_file_order().into_iter().cloned().collect(),
+        required: read.rules.iter().map(|rule| rule.source.clone()).collect(),
+        allowed_missing: tied.chain(allowed_missing.iter().cloned()).collect(),
+    }
+}
+
+/// A folder as evidence has it: what was made for the run lies nowhere that matters.
+fn shown(folder: &Utf8Path, made: &Utf8Path) -> String {
+    match folder.strip_prefix(made) {
+        Ok(name) => format!("(made) {name}"),
+        Err(_) => folder.to_string(),
+    }
+}
+
+/// What the evidence keeps of a checkpoint. Its rules are kept where they are not the usual ones.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn header(
+    label: &str,
+    content: Option<&str>,
+    read: &Read,
+    usual: &[SourceRule],
+    made: &Utf8Path,
+) -> Result<CheckpointHeader, Failure> {
+    let digests = digest_checkpoint(&read.checkpoint).map_err(failure)?;
+    let sources = digests.sources.iter().map(|(name, source)| SourceHeader {
+        name: name.clone(),
+        dtype: source.dtype,
+        shape: source.shape.clone(),
+        digest: source.digest,
+    });
+    Ok(CheckpointHeader {
+        label: CheckpointLabel(label.to_owned()),
+        path: shown(read.checkpoint.directory(), made),
+        digest: digests.digest.clone(),
+        sources: sources.collect(),
+        content: content.map(|label| CheckpointLabel(label.to_owned())),
+        rules: if read.rules == usual { Vec::new() } else { read.rules.clone() },
+    })
+}
+
+/// The sentinels of the routing lane, one checkpoint a digit.
+///
+/// # Errors
+/// B cannot be read, or they cannot be written.
+pub(super) fn sentinels(
+    settings: &ProveSettings,
+    to: &Read,
+    made: &Utf8Path,
+) -> Result<(Option<SentinelPlan>, Vec<Delivery>), Failure> {
+    if !settings.lanes.contains(&LaneName::Routing) {
+        return Ok((None, Vec::new()));
+    }
+    let plan = SentinelPlan::of(&to.checkpoint).map_err(failure)?;
+    let folder = made.join("sentinels");
+    plan.write(&to.checkpoint, &to.catalogue.tied, &folder).map_err(failure)?;
+    let deliveries = (0..plan.digits()).map(|digit| {
+        let read = read(&folder.join(digit.to_string()))?;
+        Ok(deliver(&format!("S{digit}"), &read, &[]))
+    });
+    let deliveries = deliveries.collect::<Result<Vec<_>, Failure>>()?;
+    Ok((Some(plan), deliveries))
+}
+
+/// B under every other spelling of its family.
+///
+/// # Errors
+/// B cannot be read, or they cannot be written.
+pub(super) fn spellings(
+    settings: &ProveSettings,
+    to: &Read,
+    made: &Utf8Path,
+    headers: &mut Vec<CheckpointHeader>,
+) -> Result<Vec<Delivery>, Failure> {
+    let mut deliveries = Vec::new();
+    if !settings.lanes.contains(&LaneName::Names) {
+        return Ok(deliveries);
+    }
+    for (name, spelling) in
+        [("B-fused", SpellingName::Fused), ("B-per-expert", SpellingName::PerExpert)]
+    {
+        let rules = rules_in(&to.catalogue, spelling).filter(|rules| *rules != to.rules);
+        let Some(rules) = rules else { continue };
+        let folder = made.join(name);
+        respell(&to.checkpoint, &to.rules, &rules, &folder).map_err(failure)?;
+        let read = read(&folder)?;
+        headers.push(header(name, Some("B"), &read, &to.rules, made)?);
+        deliveries.push(deliver(name, &read, &[]));
+    }
+    for tied in &to.catalogue.tied {
+        if to.checkpoint.get(&tied.source).is_some() {
+            continue;
+        }
+        let folder = made.join("B-tied-twice");
+        with_alias(&to.checkpoint, &tied.source, &tied.target, &folder).map_err(failure)?;
+        let read = read(&folder)?;
+        headers.push(header("B-tied-twice", Some("B"), &read, &to.rules, made)?);
+        deliveries.push(deliver("B-tied-twice", &read, &[]));
+    }
+    Ok(deliveries)
+}
