@@ -19,6 +19,8 @@ pub struct Delivery {
     pub folder: Utf8PathBuf,
     /// Its tensors, in file order.
     pub tensors: Vec<TensorRef>,
+    /// What is sent in an update, in order: all of them, once, unless the sender is at fault.
+    pub sent: Vec<TensorRef>,
     /// Sources that must arrive.
     pub required: Vec<String>,
     /// Sources that may arrive and need not, such as the second name of a tied head.

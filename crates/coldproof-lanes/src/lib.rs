@@ -16,6 +16,7 @@ pub mod inputs;
 pub mod lane;
 mod names;
 mod origins;
+pub mod payload;
 pub mod protocol;
 mod prune;
 pub mod read_back;

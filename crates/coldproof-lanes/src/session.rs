@@ -55,7 +55,7 @@ pub(crate) fn update(
         driver.step(StepName::Sleep, |engine| engine.sleep(level))?;
         driver.step(StepName::WakeWeights, |engine| engine.wake(WakeTag::Weights))?;
     }
-    let mut tensors = to.tensors.clone();
+    let mut tensors = to.sent.clone();
     if order == Order::Reversed {
         tensors.reverse();
     }
@@ -68,7 +68,7 @@ pub(crate) fn update(
         delivered: Vec::new(),
     };
     driver.record(Rank::default(), Fact::Manifest(manifest.clone()));
-    let there = |name: &&String| tensors.iter().any(|tensor| tensor.name == **name);
+    let there = |name: &&String| to.tensors.iter().any(|tensor| tensor.name == **name);
     let promised: Vec<String> =
         (to.required.iter()).chain(to.allowed_missing.iter().filter(there)).cloned().collect();
     let mut delivered = Vec::new();

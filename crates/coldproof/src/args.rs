@@ -119,6 +119,10 @@ pub struct ProveArgs {
     /// Expert-parallel ranks.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ep: u32,
+    /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
+    /// stale-copy:TENSOR, extra:NAME; or reversed, which is no fault. The manifest promises all.
+    #[arg(long, value_name = "SPEC")]
+    pub payload: Option<String>,
     /// Only these lanes (may be given several times).
     #[arg(long = "lane", value_name = "NAME", value_delimiter = ',')]
     pub lanes: Vec<LaneArg>,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use camino::Utf8PathBuf;
-use coldproof_checkpoint::arch::ModelConfig;
-use coldproof_checkpoint::{Checkpoint, CheckpointError, perturb_apart};
+use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart};
+use coldproof_contract::evidence::LaneName;
 use coldproof_contract::routing::{Placement, SourceRule};
 use coldproof_contract::words::Topology;
 use coldproof_lanes::inputs::{Delivery, Inputs};
+use coldproof_lanes::payload::Payload;
 use coldproof_lanes::requests::Requests;
 
 use crate::error::Failure;
@@ -23,7 +24,7 @@ mod topology;
 
 use deliveries::{deliver, header, sentinels, spellings};
 pub(crate) use read::one_content;
-use read::{Read, read};
+use read::{Loader, Model, Read, read};
 
 /// Models of up to this many parameters get a control of every slot with every token.
 const SMALL: u64 = 20_000_000;
@@ -61,40 +62,59 @@ pub(crate) fn failure(error: CheckpointError) -> Failure {
 pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Prepared, Failure> {
     let (scratch, made) = scratch()?;
     progress.say("reading checkpoints");
-    let rows = faults::rows(&settings.engine.faults())?;
+    let embedded = settings.engine.is_embedded();
+    let loader = if embedded { Loader::Embedded } else { Loader::Foreign };
+    let rows = faults::rows(settings.engine.faults())?;
     let family = faults::family(&rows)?;
     let (from, to) = match &settings.checkpoints {
         Some((from, to)) => (from.clone(), to.clone()),
         None => pair::make(family.unwrap_or("qwen3_moe"), settings.seed, &made)?,
     };
-    let (from, to) = (read(&from)?, read(&to)?);
+    let (from, to) = (read(&from, loader)?, read(&to, loader)?);
     same_model(&from, &to)?;
     family_fits(family, &to.model)?;
     let least = faults::least_tp(&rows);
-    let topology = topology::asked(&to.model, &to.rules, settings, least)?;
+    let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
-    let routing_topology =
-        topology::routing(&to.model, &to.rules, topology, settings, least, &mut notes);
+    let mut lanes = settings.lanes.clone();
+    let routing_topology = match &to.model {
+        Model::Known(config) if embedded => {
+            topology::routing(config, &to.rules, topology, settings, least, &mut notes)
+        }
+        Model::Known(_) => topology,
+        Model::Outline(outline) => {
+            notes.push(format!(
+                "the catalogue does not know `{}`: the baseline is what a cold load shows",
+                outline.model_type
+            ));
+            lanes.remove(&LaneName::Routing);
+            topology
+        }
+    };
     progress.say("making checkpoints that differ in every element");
     let changed = made.join("changed");
     perturb_apart(
         (&from.checkpoint, &from.rules),
         (&to.checkpoint, &to.rules),
-        &to.catalogue.tied,
+        to.tied(),
         &changed,
         settings.seed,
     )
     .map_err(failure)?;
-    let changed = read(&changed)?;
+    let changed = read(&changed, loader)?;
     let mut headers = Vec::new();
     let mut delivery = |label: &str, read: &Read| -> Result<Delivery, Failure> {
         headers.push(header(label, None, read, &to.rules, &made)?);
         Ok(deliver(label, read, &[]))
     };
-    let (a, b) = (delivery("A", &from)?, delivery("B", &to)?);
+    let (a, mut b) = (delivery("A", &from)?, delivery("B", &to)?);
+    if let Some(payload) = &settings.payload {
+        b.sent = sent(payload, &a, &b)?;
+        notes.push(format!("every update to B was delivered as `{payload}`"));
+    }
     let p = delivery("P", &changed)?;
-    let (sentinel_plan, sentinels) = sentinels(settings, &to, &made)?;
-    let spellings = spellings(settings, &to, &made, &mut headers)?;
+    let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
+    let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
     let inputs = Inputs {
         from: a,
         to: b,
@@ -106,16 +126,29 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         rules: to.rules.clone(),
         topology,
         routing_topology,
-        lanes: settings.lanes.clone(),
+        lanes,
         required: settings.required.clone(),
         seeded: settings.engine.faults().iter().filter(|id| !id.ends_with('~')).cloned().collect(),
-        requests: requests(&to.model, &to.rules),
+        requests: requests(&to),
         seed: settings.seed,
         deadline_ms: settings.deadline_ms,
         notes,
-        environment: environment(),
+        environment: environment(&to.model, embedded),
     };
     Ok(Prepared { inputs, from: from.checkpoint, to: to.checkpoint, _scratch: scratch })
+}
+
+/// What a sender at fault makes of B.
+fn sent(payload: &Payload, a: &Delivery, b: &Delivery) -> Result<Vec<TensorRef>, Failure> {
+    let known = |name: &str| b.tensors.iter().any(|tensor| tensor.name == name);
+    match payload.tensor().filter(|name| !known(name)) {
+        None => Ok(payload.of(b.tensors.clone(), &a.tensors)),
+        Some(name) => Err(Failure::usage(
+            "--payload",
+            format!("`{name}` is no tensor of `{}`", b.folder),
+            format!("`coldproof keys {}` lists them", b.folder),
+        )),
+    }
 }
 
 /// The folder of made checkpoints, removed at the end of the run however it ends.
@@ -132,8 +165,8 @@ fn scratch() -> Result<(tempfile::TempDir, Utf8PathBuf), Failure> {
     Ok((scratch, made))
 }
 
-fn family_fits(needed: Option<&str>, model: &ModelConfig) -> Result<(), Failure> {
-    let found = model.family.model_type();
+fn family_fits(needed: Option<&str>, model: &Model) -> Result<(), Failure> {
+    let found = model.model_type();
     match needed.filter(|needed| *needed != found) {
         None => Ok(()),
         Some(needed) => Err(Failure::usage(
@@ -160,24 +193,26 @@ fn same_model(from: &Read, to: &Read) -> Result<(), Failure> {
     ))
 }
 
-fn requests(model: &ModelConfig, rules: &[SourceRule]) -> Requests {
-    let parameters: u64 = rules.iter().map(|rule| rule.shape.iter().product::<u64>()).sum();
+fn requests(to: &Read) -> Requests {
+    let elements = to.checkpoint.tensors().values().map(TensorRef::elements);
     let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Requests {
-        vocabulary: narrow(model.vocab_size),
-        positions_max: narrow(model.max_positions),
-        control: if parameters <= SMALL { 23 } else { 2 },
+        vocabulary: narrow(to.model.vocab_size()),
+        positions_max: narrow(to.model.max_positions()),
+        control: if elements.sum::<u64>() <= SMALL { 23 } else { 2 },
     }
 }
 
-fn environment() -> BTreeMap<String, String> {
+fn environment(model: &Model, embedded: bool) -> BTreeMap<String, String> {
+    let graphs = if embedded { "captured decode, eager prefill" } else { "as the engine says" };
     let pairs = [
         ("versions", concat!("coldproof ", env!("CARGO_PKG_VERSION"))),
-        // Bit equality holds within one machine: kernels use the baseline and no FMA.
+        // Bit equality holds within one machine.
         ("instruction_set", std::env::consts::ARCH),
         ("os", std::env::consts::OS),
-        ("graph_mode", "captured decode, eager prefill"),
+        ("graph_mode", graphs),
         ("compile_cache", "none"),
+        ("model", model.model_type()),
     ];
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use camino::Utf8PathBuf;
 use clap::ValueEnum as _;
 use coldproof_contract::evidence::{LaneName, RequiredItem};
+use coldproof_lanes::payload::{Payload, UnknownPayload};
 
 use crate::args::{Format, LaneArg, ProveArgs, Via};
 use crate::error::Failure;
@@ -28,6 +29,8 @@ pub(crate) struct ProveSettings {
     pub(crate) required: Vec<RequiredItem>,
     /// The engine under test.
     pub(crate) engine: EngineSettings,
+    /// What the sender makes of every delivery of B.
+    pub(crate) payload: Option<Payload>,
     /// The list of known findings.
     pub(crate) known: Option<Utf8PathBuf>,
     /// Where results go.
@@ -120,6 +123,7 @@ impl ProveSettings {
             lanes,
             required,
             engine,
+            payload: args.payload.as_deref().map(payload).transpose()?,
             known: args.known.clone(),
             out: args.out.clone(),
             seed: args.seed,
@@ -195,6 +199,16 @@ fn options(typed: &[String]) -> Result<String, Failure> {
         options.insert(name.to_owned(), value);
     }
     Ok(serde_json::Value::Object(options).to_string())
+}
+
+fn payload(text: &str) -> Result<Payload, Failure> {
+    text.parse().map_err(|error: UnknownPayload| {
+        Failure::usage(
+            "--payload",
+            error.to_string(),
+            "cut:COUNT, without:TENSOR, twice:TENSOR, stale-copy:TENSOR, extra:NAME, reversed",
+        )
+    })
 }
 
 fn one_alone(given: &str, other: &str) -> Failure {

@@ -7,6 +7,7 @@ mod decoder;
 mod error;
 mod fields;
 mod llama;
+mod outline;
 mod qwen3;
 mod qwen3_moe;
 mod rope;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
 pub use config::{ModelConfig, Moe};
 pub use error::ConfigError;
+pub use outline::Outline;
 pub use rope::{Rope, RopeScaling};
 
 use fields::Fields;

@@ -10,18 +10,26 @@ use coldproof_contract::words::CheckpointLabel;
 use coldproof_lanes::inputs::Delivery;
 
 use super::failure;
-use super::read::{Read, read};
+use super::read::{Loader, Model, Read, read};
 use crate::error::Failure;
 use crate::settings::ProveSettings;
 
 /// A checkpoint as it is delivered.
 pub(super) fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> Delivery {
-    let tied = read.catalogue.tied.iter().map(|tied| tied.source.clone());
+    let tied = read.tied().iter().map(|tied| tied.source.clone());
+    let placed = read.rules.iter().map(|rule| rule.source.clone());
+    let required = match &read.model {
+        Model::Known(_) => placed.collect(),
+        // Nobody says what may be absent: the headers promise all of it.
+        Model::Outline(_) => read.checkpoint.tensors().keys().cloned().collect(),
+    };
+    let tensors: Vec<_> = read.checkpoint.in_file_order().into_iter().cloned().collect();
     Delivery {
         label: CheckpointLabel(label.to_owned()),
         folder: read.checkpoint.directory().to_owned(),
-        tensors: read.checkpoint.in_file_order().into_iter().cloned().collect(),
-        required: read.rules.iter().map(|rule| rule.source.clone()).collect(),
+        sent: tensors.clone(),
+        tensors,
+        required,
         allowed_missing: tied.chain(allowed_missing.iter().cloned()).collect(),
     }
 }
@@ -68,17 +76,18 @@ pub(super) fn header(
 /// B cannot be read, or they cannot be written.
 pub(super) fn sentinels(
     settings: &ProveSettings,
+    loader: Loader,
     to: &Read,
     made: &Utf8Path,
 ) -> Result<(Option<SentinelPlan>, Vec<Delivery>), Failure> {
-    if !settings.lanes.contains(&LaneName::Routing) {
+    if !settings.lanes.contains(&LaneName::Routing) || to.catalogue.is_none() {
         return Ok((None, Vec::new()));
     }
     let plan = SentinelPlan::of(&to.checkpoint).map_err(failure)?;
     let folder = made.join("sentinels");
-    plan.write(&to.checkpoint, &to.catalogue.tied, &folder).map_err(failure)?;
+    plan.write(&to.checkpoint, to.tied(), &folder).map_err(failure)?;
     let deliveries = (0..plan.digits()).map(|digit| {
-        let read = read(&folder.join(digit.to_string()))?;
+        let read = read(&folder.join(digit.to_string()), loader)?;
         Ok(deliver(&format!("S{digit}"), &read, &[]))
     });
     let deliveries = deliveries.collect::<Result<Vec<_>, Failure>>()?;
@@ -91,32 +100,35 @@ pub(super) fn sentinels(
 /// B cannot be read, or they cannot be written.
 pub(super) fn spellings(
     settings: &ProveSettings,
+    loader: Loader,
     to: &Read,
     made: &Utf8Path,
     headers: &mut Vec<CheckpointHeader>,
 ) -> Result<Vec<Delivery>, Failure> {
     let mut deliveries = Vec::new();
-    if !settings.lanes.contains(&LaneName::Names) {
+    let Some(catalogue) =
+        to.catalogue.as_ref().filter(|_| settings.lanes.contains(&LaneName::Names))
+    else {
         return Ok(deliveries);
-    }
+    };
     for (name, spelling) in
         [("B-fused", SpellingName::Fused), ("B-per-expert", SpellingName::PerExpert)]
     {
-        let rules = rules_in(&to.catalogue, spelling).filter(|rules| *rules != to.rules);
+        let rules = rules_in(catalogue, spelling).filter(|rules| *rules != to.rules);
         let Some(rules) = rules else { continue };
         let folder = made.join(name);
         respell(&to.checkpoint, &to.rules, &rules, &folder).map_err(failure)?;
-        let read = read(&folder)?;
+        let read = read(&folder, loader)?;
         headers.push(header(name, Some("B"), &read, &to.rules, made)?);
         deliveries.push(deliver(name, &read, &[]));
     }
-    for tied in &to.catalogue.tied {
+    for tied in &catalogue.tied {
         if to.checkpoint.get(&tied.source).is_some() {
             continue;
         }
         let folder = made.join("B-tied-twice");
         with_alias(&to.checkpoint, &tied.source, &tied.target, &folder).map_err(failure)?;
-        let read = read(&folder)?;
+        let read = read(&folder, loader)?;
         headers.push(header("B-tied-twice", Some("B"), &read, &to.rules, made)?);
         deliveries.push(deliver("B-tied-twice", &read, &[]));
     }

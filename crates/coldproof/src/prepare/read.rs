@@ -1,7 +1,7 @@
 //! One checkpoint as a run takes it: opened, accounted for by name, and computable.
 
 use camino::Utf8Path;
-use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
+use coldproof_checkpoint::arch::{Catalogue, ModelConfig, Outline, TiedSource};
 use coldproof_checkpoint::{Accounting, Checkpoint, redundant_differs, rules_of};
 use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::Dtype;
@@ -12,16 +12,67 @@ use crate::error::Failure;
 /// The fewest positions that the fixed requests fit in.
 const POSITIONS_MIN: u64 = 4;
 
+/// The model of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Model {
+    /// One that the catalogue knows.
+    Known(Box<ModelConfig>),
+    /// One that it does not: the baseline is what a cold load shows.
+    Outline(Outline),
+}
+
+impl Model {
+    /// `model_type` of its configuration.
+    pub(super) fn model_type(&self) -> &str {
+        match self {
+            Self::Known(config) => config.family.model_type(),
+            Self::Outline(outline) => &outline.model_type,
+        }
+    }
+
+    /// Rows of the embedding.
+    pub(super) fn vocab_size(&self) -> u64 {
+        match self {
+            Self::Known(config) => config.vocab_size,
+            Self::Outline(outline) => outline.vocab_size,
+        }
+    }
+
+    /// Positions of a sequence.
+    pub(super) fn max_positions(&self) -> u64 {
+        match self {
+            Self::Known(config) => config.max_positions,
+            Self::Outline(outline) => outline.max_positions,
+        }
+    }
+}
+
 /// One checkpoint with all that is known of it.
 pub(super) struct Read {
     /// The files.
     pub(super) checkpoint: Checkpoint,
-    /// Where each of its sources belongs.
+    /// Where each of its sources belongs, as far as the catalogue knows.
     pub(super) rules: Vec<SourceRule>,
-    /// What the model expects.
-    pub(super) catalogue: Catalogue,
+    /// What the model expects, if the catalogue knows it.
+    pub(super) catalogue: Option<Catalogue>,
     /// Its configuration.
-    pub(super) model: ModelConfig,
+    pub(super) model: Model,
+}
+
+impl Read {
+    /// Names that share another source's storage.
+    pub(super) fn tied(&self) -> &[TiedSource] {
+        self.catalogue.as_ref().map_or(&[], |catalogue| &catalogue.tied)
+    }
+}
+
+/// Who loads the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loader {
+    /// The embedded engine: what the catalogue does not know it cannot compute.
+    Embedded,
+    /// An engine of its own: a model that the catalogue does not know is observed.
+    Foreign,
 }
 
 /// Reads one checkpoint and accounts for its names: what cannot be loaded cold has no cold load to
@@ -30,11 +81,20 @@ pub(super) struct Read {
 /// # Errors
 /// Files that cannot be read, a model that nobody knows or that the embedded engine cannot compute,
 /// names that do not add up.
-pub(super) fn read(folder: &Utf8Path) -> Result<Read, Failure> {
+pub(super) fn read(folder: &Utf8Path, loader: Loader) -> Result<Read, Failure> {
     let checkpoint = Checkpoint::open(folder).map_err(failure)?;
-    let model = ModelConfig::read(folder).map_err(failure)?;
-    computable(folder, &model)?;
-    let catalogue = Catalogue::of(&model);
+    let config = match (ModelConfig::read(folder), loader) {
+        (Ok(config), _) => config,
+        (Err(error), Loader::Embedded) => return Err(failure(error)),
+        (Err(_), Loader::Foreign) => {
+            let model = Model::Outline(Outline::read(folder).map_err(failure)?);
+            return Ok(Read { checkpoint, rules: Vec::new(), catalogue: None, model });
+        }
+    };
+    if loader == Loader::Embedded {
+        computable(folder, &config)?;
+    }
+    let catalogue = Catalogue::of(&config);
     let accounting = Accounting::of(&catalogue, checkpoint.tensors().values());
     if let Some((object, text)) = first_trouble(&accounting) {
         return Err(Failure::new(
@@ -46,6 +106,7 @@ pub(super) fn read(folder: &Utf8Path) -> Result<Read, Failure> {
     }
     one_content(&checkpoint, &accounting)?;
     let rules = rules_of(&catalogue, &checkpoint);
+    let (catalogue, model) = (Some(catalogue), Model::Known(Box::new(config)));
     Ok(Read { checkpoint, rules, catalogue, model })
 }
 

@@ -5,6 +5,7 @@ use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::Topology;
 
 use super::placeable;
+use super::read::{Model, Read};
 use crate::error::Failure;
 use crate::settings::ProveSettings;
 
@@ -12,12 +13,7 @@ use crate::settings::ProveSettings;
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 
 /// The topology asked for, or the smallest that the faults need.
-pub(crate) fn asked(
-    model: &ModelConfig,
-    rules: &[SourceRule],
-    settings: &ProveSettings,
-    least: u32,
-) -> Result<Topology, Failure> {
+pub(super) fn asked(to: &Read, settings: &ProveSettings, least: u32) -> Result<Topology, Failure> {
     let Some(tp) = settings.tp else { return Ok(Topology::SINGLE) };
     if tp < least {
         return Err(Failure::usage(
@@ -26,6 +22,8 @@ pub(crate) fn asked(
             "give more ranks, or leave --tp out",
         ));
     }
+    let Model::Known(model) = &to.model else { return Ok(Topology::tensor(tp)) };
+    let rules = &to.rules;
     let valid: Vec<u32> = DEGREES.into_iter().filter(|&tp| divides(model, rules, tp)).collect();
     if valid.contains(&tp) {
         return Ok(Topology::tensor(tp));
