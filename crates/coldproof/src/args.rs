@@ -120,9 +120,10 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ep: u32,
     /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
-    /// stale-copy:TENSOR, extra:NAME; or reversed, which is no fault. The manifest promises all.
+    /// stale-copy:TENSOR, extra:NAME; or reversed, which is no fault. The manifest promises all. May be
+    /// given several times.
     #[arg(long, value_name = "SPEC")]
-    pub payload: Option<String>,
+    pub payload: Vec<String>,
     /// Only these lanes (may be given several times).
     #[arg(long = "lane", value_name = "NAME", value_delimiter = ',')]
     pub lanes: Vec<LaneArg>,

@@ -108,7 +108,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         Ok(deliver(label, read, &[]))
     };
     let (a, mut b) = (delivery("A", &from)?, delivery("B", &to)?);
-    if let Some(payload) = &settings.payload {
+    for payload in &settings.payload {
         b.sent = sent(payload, &a, &b)?;
         notes.push(format!("every update to B was delivered as `{payload}`"));
     }
@@ -142,7 +142,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
 fn sent(payload: &Payload, a: &Delivery, b: &Delivery) -> Result<Vec<TensorRef>, Failure> {
     let known = |name: &str| b.tensors.iter().any(|tensor| tensor.name == name);
     match payload.tensor().filter(|name| !known(name)) {
-        None => Ok(payload.of(b.tensors.clone(), &a.tensors)),
+        None => Ok(payload.of(b.sent.clone(), &a.tensors)),
         Some(name) => Err(Failure::usage(
             "--payload",
             format!("`{name}` is no tensor of `{}`", b.folder),

@@ -30,7 +30,7 @@ pub(crate) struct ProveSettings {
     /// The engine under test.
     pub(crate) engine: EngineSettings,
     /// What the sender makes of every delivery of B.
-    pub(crate) payload: Option<Payload>,
+    pub(crate) payload: Vec<Payload>,
     /// The list of known findings.
     pub(crate) known: Option<Utf8PathBuf>,
     /// Where results go.
@@ -123,7 +123,7 @@ impl ProveSettings {
             lanes,
             required,
             engine,
-            payload: args.payload.as_deref().map(payload).transpose()?,
+            payload: args.payload.iter().map(|text| payload(text)).collect::<Result<_, _>>()?,
             known: args.known.clone(),
             out: args.out.clone(),
             seed: args.seed,

@@ -160,7 +160,7 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
     }
     let all = expected_steps(case);
     if steps.len() < all {
-        undecided.insert(format!("not all {all} steps were taken"));
+        undecided.insert(format!("not all {} steps were taken", in_words(all)));
     }
     let explained = undecided.is_empty() && !coverage.symptoms.is_empty();
     undecided.extend(coverage.symptoms.iter().cloned());
@@ -178,7 +178,8 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
         }
         Status::Undecided => Some(undecided.into_iter().collect::<Vec<_>>().join("; ")),
         Status::Pass => Some(format!(
-            "{all} steps in order, {} rows of logits equal to a cold load's, bit for bit{}",
+            "{} steps in order, {} rows of logits equal to a cold load's, bit for bit{}",
+            in_words(all),
             coverage.rows,
             if all < StepName::TRANSITION.len() { "; no sleep: the engine has none" } else { "" }
         )),
@@ -186,6 +187,11 @@ pub(super) fn report(case: &Case<'_, '_>, coverage: &TransitionCoverage) -> Tran
     };
     let explained = explained && status == Status::Undecided;
     TransitionReport { status, steps, checks: coverage.rows, reason, explained }
+}
+
+/// The two numbers of steps that a whole transition has.
+const fn in_words(steps: usize) -> &'static str {
+    if steps == StepName::TRANSITION.len() { "eight" } else { "five" }
 }
 
 /// Steps of the whole transition: sleep and both wakes are left out together where the engine has
