@@ -6,7 +6,7 @@ use pyo3::types::{
     PyString, PyTuple, PyType,
 };
 
-use super::raw;
+use super::raw::{self, DictPlace};
 
 /// How an instance is entered, besides its `__dict__` and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Plan<'py> {
     pub(super) kind: Kind,
-    /// Whether instances have a `__dict__`.
-    pub(super) has_dict: bool,
+    /// Where instances have their `__dict__`.
+    pub(super) dict: DictPlace,
     /// Slots of all classes: name and descriptor.
     pub(super) slots: Vec<Slot<'py>>,
     /// Whether there is something inside that cannot be entered.
@@ -52,7 +52,7 @@ pub(super) type Slot<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 impl Plan<'_> {
     const LEAF: Self = Self {
         kind: Kind::Leaf,
-        has_dict: false,
+        dict: DictPlace::None,
         slots: Vec::new(),
         is_opaque: false,
         has_referents: false,
@@ -97,8 +97,9 @@ const OPEN: [&str; 8] = [
 const SHUT: [&str; 6] =
     ["frame", "generator", "coroutine", "async_generator", "traceback", "BaseException"];
 
-/// Slots that say where in an instance something lies.
-const LAYOUT: [&str; 3] = ["__dictoffset__", "__weaklistoffset__", "__vectorcalloffset__"];
+/// Slots that are no attribute of their own: the `__dict__`, and where in an instance things lie.
+const LAYOUT: [&str; 4] =
+    ["__dict__", "__dictoffset__", "__weaklistoffset__", "__vectorcalloffset__"];
 
 /// Types, and how to ask a type about itself without asking its metaclass.
 pub(super) struct Types<'py> {
@@ -180,13 +181,14 @@ impl<'py> Types<'py> {
         if is_whole || self.is_plain(class)? {
             return Ok(Plan::LEAF);
         }
-        let has_dict = number(&self.dict_offset, class)? != 0;
-        if let Some(shut) = self.shut(class)? {
-            return Ok(Plan { kind: Kind::Object, has_dict: shut, is_opaque: true, ..Plan::LEAF });
+        let dict = DictPlace::of(number(&self.dict_offset, class)?);
+        let has_dict = dict != DictPlace::None;
+        if self.is_shut(class)? {
+            return Ok(Plan { kind: Kind::Object, dict, is_opaque: true, ..Plan::LEAF });
         }
         let base = known.filter(|_| kind != Kind::Partial).map(|(base, _)| base);
         let slots = if kind == Kind::Function { vec![] } else { self.slots(class, base)? };
-        let mut plan = Plan { kind, has_dict, slots, ..Plan::LEAF };
+        let mut plan = Plan { kind, dict, slots, ..Plan::LEAF };
         match kind {
             Kind::Object => {
                 let is_hidden = self.has_hidden_state(class)?;
@@ -227,14 +229,13 @@ impl<'py> Types<'py> {
         Ok(!own && self.mro(class)?.iter().any(is_named))
     }
 
-    /// For a type that is not entered but for its `__dict__`: whether it has one.
-    fn shut(&self, class: &Bound<'py, PyType>) -> PyResult<Option<bool>> {
+    /// Whether nothing of its instances is entered but their `__dict__`.
+    fn is_shut(&self, class: &Bound<'py, PyType>) -> PyResult<bool> {
         let is_shut = |base: &Bound<'py, PyType>| {
             let (module, name) = self.full_name(base);
             module == "builtins" && SHUT.contains(&name.as_str())
         };
-        let found = self.mro(class)?.iter().any(is_shut);
-        Ok(if found { Some(number(&self.dict_offset, class)? != 0) } else { None })
+        Ok(self.mro(class)?.iter().any(is_shut))
     }
 
     /// Slots of the classes that come before `base`, most derived first.

@@ -96,6 +96,7 @@ pub(crate) fn walk(
     max_objects: Option<usize>,
 ) -> PyResult<Walk> {
     let py = root.py();
+    let _paused = raw::NoCollection::begin(py);
     let mut walker = Walker::new(tensor_type, max_objects)?;
     walker.run(root)?;
     let found = walker.finish(name)?;

@@ -20,23 +20,56 @@ pub(super) fn is_collected(class: &Bound<'_, PyType>) -> bool {
     unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) & ffi::Py_TPFLAGS_HAVE_GC != 0 }
 }
 
-/// The `__dict__` of an instance of a type that gives its instances one, never through a property.
-pub(super) fn instance_dict<'py>(object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
-    let py = object.py();
-    // SAFETY: a live object; the result is a new reference or null with an exception set.
-    let found = unsafe {
-        let found = ffi::PyObject_GenericGetDict(object.as_ptr(), ptr::null_mut());
-        Bound::from_owned_ptr_or_opt(py, found)
-    };
-    if found.is_none() {
-        // The type has no place for one after all.
-        drop(PyErr::take(py));
+/// Where the instances of a type have their `__dict__`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DictPlace {
+    /// Nowhere.
+    None,
+    /// So many bytes from the object's start; null until it is needed.
+    Offset(usize),
+    /// Where the interpreter knows. Asking makes one where there was none.
+    Managed,
+}
+
+impl DictPlace {
+    /// What a type's `__dictoffset__` says.
+    pub(super) fn of(offset: i64) -> Self {
+        match usize::try_from(offset) {
+            Ok(0) => Self::None,
+            Ok(offset) => Self::Offset(offset),
+            Err(_) => Self::Managed,
+        }
     }
-    found?.cast_into().ok()
+
+    /// The `__dict__` of an instance, never through a property.
+    pub(super) fn get<'py>(self, object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
+        let py = object.py();
+        // SAFETY: a live object. A positive `tp_dictoffset` is the place of a pointer to an object
+        // or null within every instance; the call gives a new reference or null with an exception
+        // set.
+        let found = unsafe {
+            match self {
+                Self::None => return None,
+                Self::Offset(offset) => {
+                    let place = object.as_ptr().byte_add(offset).cast::<*mut ffi::PyObject>();
+                    return Bound::from_borrowed_ptr_or_opt(py, *place)?.cast_into().ok();
+                }
+                Self::Managed => {
+                    let found = ffi::PyObject_GenericGetDict(object.as_ptr(), ptr::null_mut());
+                    Bound::from_owned_ptr_or_opt(py, found)
+                }
+            }
+        };
+        if found.is_none() {
+            // The type has no place for one after all.
+            drop(PyErr::take(py));
+        }
+        found?.cast_into().ok()
+    }
 }
 
 /// Calls `each` with every key and value of a dictionary's own table, whatever its class overrides.
-/// A dictionary that is changed meanwhile (a finaliser may run) gives some of its entries.
+/// A dictionary that is changed meanwhile gives some of its entries.
 pub(super) fn for_each_entry<'py>(
     dict: &Bound<'py, PyDict>,
     mut each: impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>) -> PyResult<()>,
@@ -105,4 +138,25 @@ pub(super) fn is_slot(descriptor: &Bound<'_, PyAny>) -> bool {
 pub(super) fn builtin_type(py: Python<'_>) -> Bound<'_, PyType> {
     // SAFETY: a static type of the interpreter.
     unsafe { PyType::from_borrowed_type_ptr(py, &raw mut ffi::PyCFunction_Type) }
+}
+
+/// No garbage is collected while it lives: no finaliser runs in the middle of a walk.
+pub(super) struct NoCollection {
+    was_enabled: bool,
+}
+
+impl NoCollection {
+    pub(super) fn begin(_: Python<'_>) -> Self {
+        // SAFETY: the interpreter is attached.
+        Self { was_enabled: unsafe { ffi::PyGC_Disable() != 0 } }
+    }
+}
+
+impl Drop for NoCollection {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            // SAFETY: it was begun with the interpreter attached, and a walk does not detach.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The walk itself: two stacks of what is still to be entered, and what was found.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
@@ -10,7 +11,7 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::kind::{Kind, Plan, Types};
 use super::path::{Edge, Paths, Place};
-use super::raw;
+use super::raw::{self, DictPlace};
 
 /// Addresses are spread by one multiplication. Only lookups: no order reaches an output.
 #[derive(Default)]
@@ -42,7 +43,7 @@ type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<Spread>>;
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     /// The tensor at this index.
-    Tensor(usize),
+    Tensor(u32),
     Other,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Walker<'py> {
     types: Types<'py>,
     plans: ByAddress<Rc<Plan<'py>>>,
     seen: ByAddress<Seen>,
-    /// What was seen is kept, so that no address is used again. Instance dictionaries too.
+    /// What was seen is kept, so that no address is used again.
     kept: Vec<Bound<'py, PyAny>>,
     paths: Paths<'py>,
     tensors: Vec<(Place, Bound<'py, PyAny>)>,
@@ -169,8 +170,8 @@ impl<'py> Walker<'py> {
     fn plan(&mut self, object: &Bound<'py, PyAny>) -> PyResult<&Rc<Plan<'py>>> {
         let address = object.get_type_ptr() as usize;
         match self.plans.entry(address) {
-            std::collections::hash_map::Entry::Occupied(found) => Ok(found.into_mut()),
-            std::collections::hash_map::Entry::Vacant(place) => {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(place) => {
                 let class = object.get_type();
                 let plan = Rc::new(self.types.plan(&class)?);
                 self.kept.push(class.into_any());
@@ -191,47 +192,50 @@ impl<'py> Walker<'py> {
         }
         let plan = Rc::clone(plan);
         let address = object.as_ptr() as usize;
-        match self.seen.get(&address) {
-            Some(&Seen::Tensor(index)) => {
-                let (parent, edge) = way();
-                let place = self.paths.step(parent, edge);
-                self.aliases.push((place, index));
+        let is_tensor = plan.kind == Kind::Tensor;
+        match self.seen.entry(address) {
+            Entry::Occupied(seen) => {
+                if let Seen::Tensor(index) = *seen.get() {
+                    let (parent, edge) = way();
+                    let place = self.paths.step(parent, edge);
+                    self.aliases.push((place, index as usize));
+                }
                 return Ok(());
             }
-            Some(Seen::Other) => return Ok(()),
-            None => {}
-        }
-        if self.objects >= self.cap {
-            self.capped = true;
-            return Ok(());
+            Entry::Vacant(_) if self.objects >= self.cap => {
+                self.capped = true;
+                return Ok(());
+            }
+            Entry::Vacant(unseen) if is_tensor => {
+                // As many as places: see `Paths::step`.
+                unseen.insert(Seen::Tensor(u32::try_from(self.tensors.len()).unwrap_or(u32::MAX)));
+            }
+            Entry::Vacant(unseen) => {
+                unseen.insert(Seen::Other);
+            }
         }
         self.objects += 1;
         let (parent, edge) = way();
         let place = self.paths.step(parent, edge);
-        let seen = if plan.kind == Kind::Tensor {
+        if is_tensor {
             self.tensors.push((place, object.clone()));
-            Seen::Tensor(self.tensors.len() - 1)
-        } else {
-            Seen::Other
-        };
-        self.seen.insert(address, seen);
+        }
         self.kept.push(object.clone());
         if plan.is_opaque {
             self.opaque.push((place, object.clone()));
         }
-        self.pending.push_back(Pending {
-            object: object.clone(),
-            plan,
-            place,
-            is_module_done: false,
-        });
+        // Most containers of a model are empty: they are done while they are at hand.
+        if !is_empty(object, &plan) {
+            let object = object.clone();
+            self.pending.push_back(Pending { object, plan, place, is_module_done: false });
+        }
         Ok(())
     }
 
     /// Notes all that an object holds.
     fn enter(&mut self, next: &Pending<'py>) -> PyResult<()> {
         let Pending { object, plan, place, is_module_done } = next;
-        let dict = if plan.has_dict { raw::instance_dict(object) } else { None };
+        let dict = plan.dict.get(object).filter(|dict| !dict.is_empty());
         if let Some(dict) = &dict
             && !is_module_done
             && let Some(registries) = registries(dict)
@@ -247,9 +251,8 @@ impl<'py> Walker<'py> {
             return Ok(());
         }
         self.enter_kind(object, plan.kind, *place)?;
-        if let Some(dict) = &dict {
-            self.mark(dict);
-            raw::for_each_entry(dict, |name, value| {
+        if let Some(dict) = dict {
+            raw::for_each_entry(&dict, |name, value| {
                 self.visit(value, || (*place, Edge::Attribute(name.clone())))
             })?;
         }
@@ -270,12 +273,12 @@ impl<'py> Walker<'py> {
     /// Parameters and buffers now, submodules next, so that the tree of modules names what it owns.
     fn enter_module(&mut self, own: &Registries<'py>, of: &Pending<'py>) -> PyResult<()> {
         for registry in [&own.parameters, &own.buffers] {
-            self.mark(registry);
+            self.mark(registry.clone());
             raw::for_each_entry(registry, |name, value| {
                 self.visit(value, || (of.place, Edge::Attribute(name.clone())))
             })?;
         }
-        self.mark(&own.modules);
+        self.mark(own.modules.clone());
         let first = self.submodules.len();
         raw::for_each_entry(&own.modules, |name, object| {
             let edge = Edge::Attribute(name.clone());
@@ -286,10 +289,10 @@ impl<'py> Walker<'py> {
         Ok(())
     }
 
-    /// A dictionary that belongs to an object is not entered again as an object of its own.
-    fn mark(&mut self, dict: &Bound<'py, PyDict>) {
+    /// A registry of a module is not entered again as an object of its own.
+    fn mark(&mut self, dict: Bound<'py, PyDict>) {
         self.seen.insert(dict.as_ptr() as usize, Seen::Other);
-        self.kept.push(dict.clone().into_any());
+        self.kept.push(dict.into_any());
     }
 
     fn enter_kind(&mut self, object: &Bound<'py, PyAny>, kind: Kind, place: Place) -> PyResult<()> {
@@ -321,7 +324,7 @@ impl<'py> Walker<'py> {
                     match mapping.cast::<PyDict>() {
                         Ok(dict) if self.seen.contains_key(&(dict.as_ptr() as usize)) => {}
                         Ok(dict) if dict.is_exact_instance_of::<PyDict>() => {
-                            self.mark(dict);
+                            self.mark(dict.clone());
                             self.enter_dict(dict, place)?;
                         }
                         _ => self.visit(&mapping, || (place, Edge::Word("<mapping>")))?,
@@ -397,6 +400,17 @@ fn registries<'py>(dict: &Bound<'py, PyDict>) -> Option<Registries<'py>> {
         parameters: registry(intern!(py, "_parameters"))?,
         buffers: registry(intern!(py, "_buffers"))?,
     })
+}
+
+/// Whether a list or dictionary has nothing in it and nothing hung on it.
+fn is_empty(object: &Bound<'_, PyAny>, plan: &Plan<'_>) -> bool {
+    let is_empty = match plan.kind {
+        Kind::Dict => object.cast::<PyDict>().is_ok_and(|dict| dict.is_empty()),
+        Kind::List => object.cast::<PyList>().is_ok_and(|list| list.is_empty()),
+        _ => false,
+    };
+    let is_bare = plan.dict != DictPlace::Managed && plan.dict.get(object).is_none();
+    is_empty && plan.slots.is_empty() && is_bare
 }
 
 /// What an iterator of the interpreter's own gives, up to where the container was changed.
