@@ -1,6 +1,6 @@
 """The object walk against a Python walk of the same rules, over one model, in one run.
 
-Usage: ``python python/benches/walk.py [LAYERS]``. Prints objects, milliseconds of each and the ratio.
+Usage: ``python python/benches/walk.py [LAYERS]``. Prints objects, milliseconds and the ratio.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ pub(crate) fn content_digest(py: Python<'_>, address: u64, nbytes: u64) -> PyRes
 /// The digest of a named source (R61), as 32 hexadecimal digits: what `coldproof digest` says of
 /// the same tensor in a file.
 ///
-/// `dtype` is spelled as in safetensors; the bytes are row-major and little-endian. The caller keeps
-/// them readable until it returns.
+/// `dtype` is spelled as in safetensors; the bytes are row-major and little-endian. The caller
+/// keeps them readable until it returns.
 #[pyfunction]
 pub(crate) fn source_digest(
     py: Python<'_>,

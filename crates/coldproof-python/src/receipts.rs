@@ -62,8 +62,8 @@ impl RankReceipt {
 }
 
 /// Holds each rank's receipt against what is expected of that rank: its slots, and the number of
-/// applications where it is promised. Returns the identity of the generation, 64 hexadecimal digits;
-/// raises `ReceiptError` with everything that is wrong.
+/// applications where it is promised. Returns the identity of the generation, 64 hexadecimal
+/// digits; raises `ReceiptError` with everything that is wrong.
 #[pyfunction]
 pub(crate) fn reconcile(
     py: Python<'_>,

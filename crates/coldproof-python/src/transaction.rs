@@ -23,8 +23,8 @@ impl Transaction {
         Self { machine: Machine::new() }
     }
 
-    /// Opens a transaction that writes every weight ("full") or some ("partial") and returns its id.
-    /// Ids rise; without one the next is taken.
+    /// Opens a transaction that writes every weight ("full") or some ("partial") and returns its
+    /// id. Ids rise; without one the next is taken.
     #[pyo3(signature = (scope = "full", *, id = None))]
     fn begin(&mut self, py: Python<'_>, scope: &str, id: Option<u64>) -> PyResult<u64> {
         let scope = match scope {
