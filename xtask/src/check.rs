@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::house::House;
 use crate::{process, python, tidy, tools};
 
-/// Formatting, lints, the house rules, the Python scripts, and the dependencies.
+/// Formatting, lints, the house rules, the Python files and their types, and the dependencies.
 pub(crate) fn run(house: &House) -> Result<()> {
     process::run(&mut process::cargo(&house.root, &["fmt", "--all", "--check"]))?;
     tidy::run(house)?;
@@ -16,9 +16,14 @@ pub(crate) fn run(house: &House) -> Result<()> {
     let python = python::environment(house)?;
     for task in [&["check"][..], &["format", "--check"]] {
         let mut command = Command::new(&python);
-        command.current_dir(&house.root).args(["-m", "ruff"]).args(task).arg("testdata");
+        command
+            .current_dir(&house.root)
+            .args(["-m", "ruff"])
+            .args(task)
+            .args(["python", "testdata"]);
         process::run(&mut command)?;
     }
+    process::run(Command::new(&python).current_dir(&house.root).args(["-m", "mypy"]))?;
     deny(house)
 }
 

@@ -74,6 +74,7 @@ fn check(file: &SourceFile, house: &House) -> Vec<Violation> {
         let code = lexer::Code::of(&file.text);
         found.extend(lengths::rust(file, &code));
         found.extend(words::engines(file, &code));
+        found.extend(words::unsafe_code(file, &code));
         found.extend(imports::check(file, &code));
     }
     found

@@ -9,6 +9,8 @@ const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat
 const ENGINES: [&str; 7] =
     ["vllm", "sglang", "torch", "tensorrt", "lmdeploy", "megatron", "transformers"];
 const CONTRACT: &str = "crates/coldproof-contract/";
+/// The crate that looks into an interpreter's objects.
+const NATIVE: &str = "crates/coldproof-python/";
 const HOMES: [&str; 4] =
     [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/wo", "rk/")];
 /// Who may be linked to. Hosts of package registries are settings of a machine.
@@ -47,6 +49,18 @@ pub(crate) fn engines(file: &SourceFile, code: &Code) -> Vec<Violation> {
             let text = format!("`{engine}`: the contract knows no engine by name");
             Violation::new(&file.path, line_of(lower, index), text)
         })
+    });
+    found.collect()
+}
+
+/// `unsafe` anywhere but where an interpreter's objects are looked into.
+pub(crate) fn unsafe_code(file: &SourceFile, code: &Code) -> Vec<Violation> {
+    if file.path.starts_with(NATIVE) {
+        return Vec::new();
+    }
+    let found = words(&code.bare, "unsafe").map(|index| {
+        let text = format!("`unsafe`: only `{NATIVE}` may");
+        Violation::new(&file.path, line_of(&code.bare, index), text)
     });
     found.collect()
 }
@@ -128,6 +142,17 @@ mod tests {
         };
         assert_eq!(within("crates/coldproof-contract/src/a.rs"), [3, 4]);
         assert_eq!(within("crates/coldproof-lanes/src/a.rs"), [0; 0]);
+    }
+
+    #[test]
+    fn unsafe_code_is_found_and_the_word_and_the_native_module_are_not() {
+        let text = "// unsafe\nlet a = \"unsafe\";\nfn unsafely() {}\nunsafe { f() }\n";
+        let within = |path: &str| {
+            let file = SourceFile::new(path, text);
+            lines(unsafe_code(&file, &Code::of(text)))
+        };
+        assert_eq!(within("crates/coldproof-lanes/src/a.rs"), [4]);
+        assert_eq!(within("crates/coldproof-python/src/a.rs"), [0; 0]);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use crate::error::Failure;
 use crate::exit::Exit;
 use crate::{interrupt, output};
 
-/// Runs one command line and prints its result. `own_command` starts this program again, where it is
-/// not the running executable.
+/// Runs one command line and prints its result. `own_command` starts this program again, where that
+/// is not the running executable.
 pub(crate) fn run(args: &[OsString], own_command: Option<Vec<OsString>>) -> Exit {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
