@@ -8,7 +8,7 @@ use coldproof_contract::evidence::{ControlFact, Fact, SlotFact, UncontrolledFact
 use coldproof_contract::words::{ByteRange, Dtype, Hex128, Rank, SlotKind, SlotName, StepName};
 
 use crate::driver::{ArmResult, Driver};
-use crate::engine::{EngineUnderTest, GenerateRequest, Output, Reply};
+use crate::engine::{EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
 use crate::session::Slots;
 
 /// Up to this many slots of a rank, each is controlled; beyond, one of each kind of layer.
@@ -35,30 +35,40 @@ pub(crate) fn run(
     let (targets, left) = targets(slots);
     let facts = driver.step(StepName::Control, |engine| {
         let before = replay(engine, request)?;
-        targets
-            .iter()
-            .map(|target| {
-                let after = with_change(engine, target, request)?;
-                let fact = ControlFact {
-                    slot: target.slot.slot.clone(),
-                    part: target.part.clone(),
-                    before,
-                    after,
-                };
-                Ok((target.rank, fact))
-            })
-            .collect::<Reply<Vec<_>>>()
+        let mut one =
+            |target: &Target<'_>| Ok((target.rank, control(engine, target, request, before)?));
+        targets.iter().map(&mut one).collect::<Reply<Vec<_>>>()
     })?;
-    for (rank, fact) in facts {
-        driver.record(rank, Fact::Control(fact));
-    }
-    for (rank, slot) in left {
+    let left = left.into_iter().map(|(rank, slot)| {
         let reason = format!(
             "of more than {EACH_MAX} slots of a rank, one of each kind of layer was changed"
         );
-        driver.record(rank, Fact::Uncontrolled(UncontrolledFact { slot, reason }));
+        (rank, Fact::Uncontrolled(UncontrolledFact { slot, reason }))
+    });
+    for (rank, fact) in facts.into_iter().chain(left) {
+        driver.record(rank, fact);
     }
     Ok(())
+}
+
+/// One target's control, or why it had none.
+fn control(
+    engine: &mut dyn EngineUnderTest,
+    target: &Target<'_>,
+    request: &GenerateRequest,
+    before: Hex128,
+) -> Reply<Fact> {
+    let slot = target.slot.slot.clone();
+    match with_change(engine, target, request) {
+        Ok(after) => {
+            let part = target.part.clone();
+            Ok(Fact::Control(ControlFact { slot, part, before, after }))
+        }
+        Err(EngineError::Unsupported { what: reason }) => {
+            Ok(Fact::Uncontrolled(UncontrolledFact { slot, reason }))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn replay(engine: &mut dyn EngineUnderTest, request: &GenerateRequest) -> Reply<Hex128> {

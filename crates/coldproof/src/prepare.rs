@@ -129,7 +129,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         lanes,
         required: settings.required.clone(),
         seeded: settings.engine.faults().iter().filter(|id| !id.ends_with('~')).cloned().collect(),
-        requests: requests(&to),
+        requests: requests(&to, embedded),
         seed: settings.seed,
         deadline_ms: settings.deadline_ms,
         notes,
@@ -193,13 +193,13 @@ fn same_model(from: &Read, to: &Read) -> Result<(), Failure> {
     ))
 }
 
-fn requests(to: &Read) -> Requests {
+fn requests(to: &Read, embedded: bool) -> Requests {
     let elements = to.checkpoint.tensors().values().map(TensorRef::elements);
     let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Requests {
         vocabulary: narrow(to.model.vocab_size()),
         positions_max: narrow(to.model.max_positions()),
-        control: if elements.sum::<u64>() <= SMALL { 23 } else { 2 },
+        control: if embedded && elements.sum::<u64>() <= SMALL { 23 } else { 2 },
     }
 }
 

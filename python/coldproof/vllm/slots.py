@@ -1,0 +1,190 @@
+"""Slots of one rank: parameters, buffers, and every tensor that the object walk reaches.
+
+What no module registers follows a slash after the module that leads to it:
+``model.layers.0.mlp.gate/cpu_linear.<closure>.packed_weight``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import unit_vectors, versions
+from .tensors import dtype_name
+
+#: Addresses of handles that only a multiplication reads. No process has memory there.
+HANDLES = 1 << 62
+#: Addresses between two handles.
+HANDLE_STEP = 1 << 44
+
+
+class Serials:
+    """Serial numbers of storages: never used again, unlike addresses."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._handles: dict[int, tuple[Any, int]] = {}
+        self._next = 1
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """The serial of the tensor's storage."""
+        ref = StorageWeakRef(tensor.untyped_storage())
+        known = self._known.get(ref.cdata)
+        if known is not None and not known[0].expired():
+            return known[1]
+        self._known[ref.cdata] = (ref, self._take())
+        return self._known[ref.cdata][1]
+
+    def of_handle(self, handle: Any) -> int:
+        """The serial of an object that holds weights out of sight; it is kept alive here."""
+        known = self._handles.get(id(handle))
+        if known is None:
+            known = (handle, self._take())
+            self._handles[id(handle)] = known
+        return known[1]
+
+    def _take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+@dataclass
+class Slot:
+    """One slot and where its bytes are."""
+
+    name: str
+    kind: str
+    tensor: torch.Tensor | None = None
+    layer: Any = None
+    inputs: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    packed: bool = False
+    preserved: bool = False
+
+    def fact(self, serials: Serials, epoch: int) -> dict[str, Any] | None:
+        """The slot as evidence has it; nothing where its dtype has no name there."""
+        tensor = self.tensor
+        if self.layer is not None:
+            rows, columns = unit_vectors.shape(self.layer) or (0, 0)
+            serial = serials.of_handle(self.layer.cpu_linear)
+            dtype = dtype_name(self.layer.weight)
+            layout: dict[str, Any] = {
+                "storage": serial,
+                "address": hex(HANDLES + serial * HANDLE_STEP),
+                "storage_bytes": rows * columns * self.layer.weight.element_size(),
+                "shape": [rows, columns],
+                "stride": [columns, 1],
+                "offset": 0,
+                "dtype": dtype,
+                "device": "cpu (a handle, read by unit vectors)",
+            }
+        elif tensor is not None and tensor.is_meta:
+            # Where a failed reload left it: the layer has no memory for it.
+            return self._described(None, list(tensor.shape), epoch)
+        elif tensor is not None:
+            dtype = dtype_name(tensor)
+            layout = {
+                "storage": serials.of(tensor),
+                "address": hex(tensor.data_ptr()),
+                "storage_bytes": tensor.untyped_storage().nbytes(),
+                "shape": list(tensor.shape),
+                "stride": list(tensor.stride()),
+                "offset": tensor.storage_offset(),
+                "dtype": dtype,
+                "device": str(tensor.device),
+            }
+        else:
+            return None
+        if dtype is None:
+            return None
+        return self._described(layout, layout["shape"], epoch)
+
+    def _described(
+        self, layout: dict[str, Any] | None, shape: list[int], epoch: int
+    ) -> dict[str, Any]:
+        return {
+            "kind": "slot",
+            "slot": self.name,
+            "slot_kind": self.kind,
+            "fingerprint": layout,
+            "packing": {"kind": "opaque" if self.packed else "plain"},
+            "logical_shape": shape,
+            "aliases": self.aliases,
+            "policy": "preserve" if self.preserved else "refresh",
+            "inputs": self.inputs,
+            "epoch": epoch,
+            "replaceable": True,
+        }
+
+
+def storage_key(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+    """What two names of one slot share."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)
+
+
+class Census:
+    """All slots of a model, taken anew at each call."""
+
+    def __init__(self, model: torch.nn.Module, packed: set[str], caches: list[torch.Tensor]) -> None:
+        self.slots: dict[str, Slot] = {}
+        self._first: dict[tuple[int, int, tuple[int, ...]], Slot] = {}
+        self._caches = {tensor.untyped_storage()._cdata for tensor in caches}
+        self._owners: dict[int, str] = {}
+        for path, module in model.named_modules():
+            self._owners.setdefault(id(module), path)
+        for path, module in model.named_modules():
+            self._module(versions.slot_path(path), module, packed)
+
+    def _module(self, path: str, module: torch.nn.Module, packed: set[str]) -> None:
+        def join(name: str) -> str:
+            return f"{path}.{name}" if path else name
+
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            slot = join(name)
+            if name == "weight" and unit_vectors.is_opaque(module):
+                # What multiplies is a packed copy that post-load made of the weight.
+                self.slots[slot] = Slot(slot, "derived", layer=module)
+                continue
+            self._tensor(Slot(slot, "parameter", parameter.data, packed=slot in packed))
+            if name == "weight" and unit_vectors.is_copied(module):
+                copy = f"{path}/cpu_linear"
+                self.slots[copy] = Slot(copy, "derived", layer=module, inputs=[slot])
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                lost = name in module._non_persistent_buffers_set
+                self._tensor(Slot(join(name), "buffer", buffer, preserved=lost))
+
+    def _tensor(self, slot: Slot) -> None:
+        tensor = slot.tensor
+        if tensor is None or tensor.is_meta or tensor.numel() == 0:
+            if tensor is not None and tensor.is_meta:
+                self.slots[slot.name] = slot
+            return
+        if tensor.untyped_storage()._cdata in self._caches:
+            return
+        first = self._first.setdefault(storage_key(tensor), slot)
+        if first is not slot:
+            first.aliases.append(slot.name)
+            slot = Slot(slot.name, "alias", tensor, aliases=[first.name], packed=first.packed)
+        self.slots[slot.name] = slot
+
+    def reached(self, tensors: list[tuple[str, torch.Tensor]], modules: list[str]) -> None:
+        """Adds what the walk found and no module registers."""
+        registered = {key[0] for key in self._first} | self._caches
+        for path, tensor in tensors:
+            if tensor.is_meta or tensor.numel() == 0 or not tensor.is_contiguous():
+                continue
+            if tensor.untyped_storage()._cdata in registered:
+                continue
+            owner = max((m for m in modules if path.startswith(f"{m}.")), key=len, default="")
+            inside = path[len(owner) :].lstrip(".")
+            name = f"{versions.slot_path(owner)}/{inside}"
+            if versions.is_handle(inside):
+                self.slots[name] = Slot(name, "opaque", tensor, packed=True)
+            else:
+                self._tensor(Slot(name, "derived", tensor, packed=True))
