@@ -72,7 +72,7 @@ mod tests {
         assert!(changed(&|nodes| nodes.swap(0, 1)));
         assert!(changed(&|nodes| nodes[1].node = 2));
         assert!(changed(&|nodes| nodes[1].kernel = "mul".to_owned()));
-        assert!(changed(&|nodes| drop(nodes[1].args.pop())));
+        assert!(changed(&|nodes| nodes[1].args.truncate(1)));
         assert!(changed(&|nodes| nodes[1].args[1].index = 5));
         assert!(changed(&|nodes| nodes[1].args[1].address = Address(0x2000)));
         assert!(changed(&|nodes| nodes[1].args[1].bytes = 9));

@@ -1,5 +1,4 @@
-//! Whether the graphs that are replayed after an update are still those that were captured before it
-//! (R62).
+//! Whether the graphs that are replayed after an update are those captured before it (R62).
 //!
 //! A graph that was captured again or edited is another graph: its replay shows nothing of what the
 //! old one retains. An engine that says so leaves the category UNDECIDED; one that does not has

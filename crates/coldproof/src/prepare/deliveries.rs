@@ -1,5 +1,4 @@
-//! Checkpoints as lanes deliver them: what the evidence keeps of each, and those that are made beside
-//! A and B.
+//! Checkpoints as lanes deliver them: what evidence keeps of each, and those beside A and B.
 
 use camino::Utf8Path;
 use coldproof_checkpoint::arch::SpellingName;

@@ -110,8 +110,8 @@ pub(super) fn read(folder: &Utf8Path, loader: Loader) -> Result<Read, Failure> {
     Ok(Read { checkpoint, rules, catalogue, model })
 }
 
-/// Names of one tensor must hold one content: which of them an engine serves depends on the order in
-/// which they are loaded.
+/// Names of one tensor must hold one content: which of them an engine serves depends on the order
+/// in which they are loaded.
 ///
 /// # Errors
 /// Two names of one tensor hold different bytes.

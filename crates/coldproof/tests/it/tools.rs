@@ -138,7 +138,11 @@ fn a_head_that_is_not_the_embedding_of_a_tied_model_is_found_and_refused() {
     let b = fixture("llama_tied/B");
     for (command, paths, more) in [
         ("perturb", vec![made.path().to_owned(), out.path().join("B")], vec!["--seed", "1"]),
-        ("perturb", vec![made.path().to_owned(), out.path().join("B")], vec!["--ulp"]),
+        (
+            "perturb",
+            vec![made.path().to_owned(), out.path().join("B")],
+            vec!["--seed", "1", "--ulp"],
+        ),
         ("prove", vec![], vec!["--from", folder, "--to", b.to_str().unwrap()]),
     ] {
         let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
