@@ -13,11 +13,12 @@ use super::kind::{Kind, Plan, Types};
 use super::path::{Edge, Paths, Place};
 use super::raw::{self, DictPlace};
 
-/// Addresses are spread by one multiplication. Only lookups: no order reaches an output.
+/// Neighbours in memory stay neighbours in the table, so that a walk over objects that were made
+/// together stays in the cache; only the tag is spread. Only lookups: no order reaches an output.
 #[derive(Default)]
-struct Spread(u64);
+struct Nearby(u64);
 
-impl Hasher for Spread {
+impl Hasher for Nearby {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -29,7 +30,10 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        const TAG: u64 = 0x7f << 57;
+        let tag = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15) & TAG;
+        // Objects are aligned to 16 bytes.
+        self.0 = tag | ((self.0 ^ value) >> 4) & !TAG;
     }
 
     fn write_usize(&mut self, value: usize) {
@@ -37,7 +41,7 @@ impl Hasher for Spread {
     }
 }
 
-type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<Spread>>;
+type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<Nearby>>;
 
 /// What an object that was seen is.
 #[derive(Clone, Copy, Debug)]
