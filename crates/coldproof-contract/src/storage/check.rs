@@ -6,7 +6,7 @@ use super::facts::{Block, Blocks, CapturedArg, Fate, by_address, covers, owner};
 use super::recaptured::{self, Changed};
 use super::{Change, Field, Hold, Outcome, Registry, RegistryDraft, Sighting, replays};
 use crate::evidence::{ArgAccess, ArmView, LaneName, PhaseView, SlotFact, StepOutcome, StepView};
-use crate::verdict::{Case, Category, Finding, FindingCode, Room};
+use crate::verdict::{Case, Finding, FindingCode, Room};
 use crate::words::{ByteRange, Fingerprint, Rank, SlotName, StepName};
 
 /// Judges category 1.
@@ -99,7 +99,8 @@ fn changes(
         }
     }
     let registry = draft.seal(Hold::Weak);
-    let later = arm.phases.iter().enumerate().skip(captured_in + 1);
+    // In the phase of the capture itself nothing has changed yet.
+    let later = arm.phases.iter().enumerate().skip(captured_in);
     // Where the engine did not say in this phase, the allocator may still tell.
     later
         .filter(|(_, phase)| !phase.slots.is_empty())
@@ -282,7 +283,7 @@ fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
         }
         let layouts: Vec<String> =
             fields.iter().filter(|field| !field.is_place()).map(Field::to_string).collect();
-        let known = case.blamed_finding(name, index, rank).is_some_and(in_this_room);
+        let known = case.blamed_finding(name, index, rank).is_some();
         let respecified = case.has(FindingCode::SlotRespecified, name);
         let moved = fields.contains(&Field::Address);
         let Some(now) = change.now.as_ref().filter(|_| !moved && !layouts.is_empty()) else {
@@ -296,10 +297,6 @@ fn respecified(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>) {
             .why(format!("the captured kernels were built for another {}", layouts.join(", ")));
         case.raise(finding, (index, *phase), &[name]);
     }
-}
-
-fn in_this_room(finding: &Finding) -> bool {
-    finding.category == Category::Room(Room::Storage)
 }
 
 fn layout(print: &Fingerprint) -> String {
@@ -319,8 +316,7 @@ fn finding(
     let Capture { index, arm, rank, ref blocks, .. } = *capture;
     let node = arg.node.fact;
     let object = arg.owner.map_or(&block.fact.purpose, |owner| &owner.slot.0);
-    let known = case.blamed_anywhere(object, index).filter(|known| in_this_room(known));
-    let known = known.filter(|known| known.object == *object);
+    let known = case.blamed_anywhere(object, index).filter(|known| known.object == *object);
     let code = known.map_or(code, |known| known.code);
     let fate = blocks.fate(block);
     let now = arg.owner.and_then(|owner| arm.phases[phase].slots.get(&(rank, &owner.slot)));

@@ -82,6 +82,8 @@ fn a_source_that_some_rank_took_or_that_may_be_left_out_is_routed() {
         receipt.unrouted.push("rope.inv_freq".to_owned());
     });
     assert_silent(&run);
+    manifest(&mut run, "names", |manifest| manifest.delivered.push("rope.inv_freq".to_owned()));
+    assert_silent(&run);
 }
 
 #[test]

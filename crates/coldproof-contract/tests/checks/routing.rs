@@ -38,7 +38,9 @@ fn elements_of_another_rank_are_misplaced() {
     assert_eq!(finding.expected, "element 0 is mlp.gate.weight[4]");
     assert_eq!(finding.actual, "element 0 is mlp.gate.weight[0]");
     assert!(finding.why.starts_with("the shard does not follow the rank: 4 elements are right"));
-    assert_eq!((finding.events[0].what.as_str(), finding.events[0].seq > 0), ("read-back", true));
+    let event = &finding.events[0];
+    assert_eq!((event.what.as_str(), event.seq > 0), ("read-back", true));
+    assert_eq!(event.step, "read_back");
 }
 
 #[test]
@@ -292,6 +294,20 @@ fn a_slot_that_another_finding_explains_is_no_second_one() {
     run.since("warm", "A>B")
         .drop(|_, fact| matches!(fact, Fact::ReadBack(read) if read.slot.0 == NORM_F32));
     assert_eq!(run.found(), [one(Code::SlotExpired, NORM_F32, &[0, 1])]);
+}
+
+#[test]
+fn an_arm_without_sentinels_need_not_be_placed() {
+    // Three ranks divide nothing of the model.
+    let mut run = correct();
+    let names = run.header.arms.iter_mut().find(|header| header.arm == "names-1").unwrap();
+    names.topology = Topology::tensor(3);
+    assert_eq!(room(&run.judge(), Room::Routing).0, Status::Pass);
+    let routing = run.header.arms.iter_mut().find(|header| header.arm == "routing").unwrap();
+    routing.topology = Topology::tensor(3);
+    let (status, reason) = room(&run.judge(), Room::Routing);
+    assert_eq!(status, Status::Undecided);
+    assert!(reason.contains("the catalogue cannot be placed"), "{reason}");
 }
 
 #[test]

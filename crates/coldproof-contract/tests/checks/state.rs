@@ -2,7 +2,7 @@
 
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::verdict::{FindingCode as Code, Room};
-use coldproof_contract::words::{Address, Policy, SlotKind, StorageId};
+use coldproof_contract::words::{Address, Policy, Rank, SlotKind, StepName, StorageId};
 
 use crate::support::model::{self, EMBED, HEAD, ROPE, WORKSPACE};
 use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one, room};
@@ -232,6 +232,62 @@ fn configuration_that_appears_or_that_an_update_refreshes_and_drops_is_no_drift(
         Some(fact)
     });
     assert_silent(&run);
+}
+
+#[test]
+fn the_name_that_is_no_alias_owns_the_storage_whatever_the_order_of_names() {
+    let mut run = correct();
+    for arm in ["cold-b", "warm"] {
+        run.since(arm, "before").slot(EMBED, |_, slot| slot.slot_kind = SlotKind::Alias);
+        run.since(arm, "before").slot(HEAD, |_, slot| slot.slot_kind = SlotKind::Parameter);
+    }
+    assert_silent(&run);
+    run.since("warm", "A>B").slot(EMBED, |_, slot| {
+        slot.fingerprint.as_mut().unwrap().storage = StorageId(90);
+    });
+    assert_eq!(run.found(), [one(Code::AliasSplit, EMBED, &[0])]);
+    assert_eq!(run.judge().findings[0].expected, "one storage with `head.weight`");
+}
+
+#[test]
+fn names_without_a_storage_share_none() {
+    let mut run = correct();
+    for name in [EMBED, HEAD] {
+        run.phase("names", "before").slot(name, |_, slot| slot.fingerprint = None);
+    }
+    run.phase("names", "A>B").slot(HEAD, |_, slot| {
+        slot.fingerprint.as_mut().unwrap().storage = StorageId(90);
+    });
+    assert!(run.found().iter().all(|found| found.1 != Code::AliasSplit), "{:?}", run.found());
+}
+
+#[test]
+fn outputs_in_the_phase_in_which_names_part_join_the_finding() {
+    let mut run = correct();
+    split(&mut run, "warm", "A>B");
+    run.phase("warm", "B>A").map(|_, mut fact| {
+        if let Fact::Logits(logits) = &mut fact {
+            logits.rows[0].digest = model::content("other outputs");
+        }
+        Some(fact)
+    });
+    assert_eq!(run.found(), [one(Code::AliasSplit, HEAD, &[0])]);
+}
+
+#[test]
+fn the_owner_of_an_alias_is_the_slot_that_names_it() {
+    let mut run = correct();
+    let first = run.events.iter().find_map(|event| match &event.fact {
+        Fact::Slot(slot) if slot.slot.0 == ROPE => Some(slot.clone()),
+        _ => None,
+    });
+    let mut first = first.unwrap();
+    first.slot = "a.table".into();
+    let facts = vec![Fact::Slot(first)];
+    run.phase("warm", "A>B").add(StepName::Resume, Rank::default(), facts);
+    run.phase("warm", "A>B").still_holds(HEAD, "A");
+    assert_eq!(run.found(), [one(Code::AliasSplit, HEAD, &[0])]);
+    assert_eq!(run.judge().findings[0].expected, "the bytes of `embed.weight`");
 }
 
 #[test]

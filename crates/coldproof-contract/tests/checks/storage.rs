@@ -188,8 +188,10 @@ fn a_slot_of_another_layout_at_the_same_address_is_respecified() {
             change(slot.fingerprint.as_mut().unwrap());
         });
         assert_eq!(run.found(), [one(Code::SlotRespecified, GATE_UP, &[0])], "{field}");
-        let why = &run.judge().findings[0].why;
-        assert_eq!(*why, format!("the captured kernels were built for another {field}"));
+        let finding = run.judge().findings.remove(0);
+        let why = format!("the captured kernels were built for another {field}");
+        assert_eq!(finding.why, why);
+        assert_eq!(finding.expected, "[8, 2] bf16 stride [2, 1] on arena:0");
     }
 }
 
