@@ -1,5 +1,6 @@
 //! Where a run's engines come from: the embedded one, or an adapter in a process of its own.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use camino::Utf8PathBuf;
 use coldproof_lanes::adapters::Reference;
 use coldproof_lanes::engine::{EngineError, EngineUnderTest, Reply, StartSpec};
 use coldproof_lanes::factory::EngineFactory;
-use coldproof_lanes::protocol::ProcessEngine;
+use coldproof_lanes::protocol::{ProcessEngine, Spawned};
 
 use crate::settings::EngineSettings;
 
@@ -23,7 +24,12 @@ pub(crate) fn factory(settings: &EngineSettings, own: OwnCommand) -> Box<dyn Eng
         }
         EngineSettings::Vllm { python, via, options } => {
             let python = python.clone().unwrap_or_else(|| own_python(own.as_deref()));
-            Box::new(Adapter { python, via: via.clone(), options: options.clone() })
+            Box::new(Adapter {
+                python,
+                via: via.clone(),
+                options: options.clone(),
+                ahead: RefCell::new(None),
+            })
         }
     }
 }
@@ -71,18 +77,40 @@ impl EngineFactory for Embedded {
     }
 }
 
-/// Every engine in a process of its own.
+/// Every engine in a process of its own. One is started ahead of its arm: an engine's imports take
+/// longer than its load.
 struct Adapter {
     python: Utf8PathBuf,
     via: String,
     options: String,
+    ahead: RefCell<Option<Spawned>>,
+}
+
+impl Adapter {
+    fn spawn(&self) -> Reply<Spawned> {
+        let mut command = Command::new(&self.python);
+        command.args(["-m", "coldproof.vllm", "--via", &self.via, "--options", &self.options]);
+        Spawned::new(command)
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        if let Some(spawned) = self.ahead.take() {
+            spawned.end();
+        }
+    }
 }
 
 impl EngineFactory for Adapter {
     fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
-        let mut command = Command::new(&self.python);
-        command.args(["-m", "coldproof.vllm", "--via", &self.via, "--options", &self.options]);
-        Ok(Box::new(ProcessEngine::start(command, spec)?))
+        let spawned = match self.ahead.take() {
+            Some(spawned) => spawned,
+            None => self.spawn()?,
+        };
+        // Where the next one cannot be started, the next arm says so.
+        *self.ahead.borrow_mut() = self.spawn().ok();
+        Ok(Box::new(ProcessEngine::initialize(spawned, spec)?))
     }
 
     fn start_cold(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import tempfile
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -310,5 +312,6 @@ def row_bits(row: Any) -> list[int]:
 
 
 def prepare() -> None:
-    """What must happen before vLLM is imported."""
+    """Sets the environment and begins to import vLLM, which takes longer than a small load."""
     versions.set_environment()
+    threading.Thread(target=importlib.import_module, args=("vllm",), daemon=True).start()

@@ -29,12 +29,20 @@ pub struct ProcessEngine {
     ended: Option<EngineError>,
 }
 
-impl ProcessEngine {
-    /// Starts `command` and initialises the engine in it.
+/// A process that was started for an engine and was not told anything yet.
+#[derive(Debug)]
+pub struct Spawned {
+    child: Child,
+    requests: Sender<Vec<u8>>,
+    answers: Receiver<std::io::Result<String>>,
+}
+
+impl Spawned {
+    /// Starts `command`. What it prints to stderr is the user's.
     ///
     /// # Errors
-    /// The process cannot be started, or its engine refuses.
-    pub fn start(mut command: Command, spec: &StartSpec) -> Reply<Self> {
+    /// The process cannot be started.
+    pub fn new(mut command: Command) -> Reply<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let died = |text: String| EngineError::Died { text, kernel: None, address: None };
         let mut child = command
@@ -59,6 +67,32 @@ impl ProcessEngine {
                 }
             }
         });
+        Ok(Self { child, requests, answers })
+    }
+
+    /// Ends a process that no engine was asked of.
+    pub fn end(mut self) {
+        // A process that is gone already is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl ProcessEngine {
+    /// Starts `command` and initialises the engine in it.
+    ///
+    /// # Errors
+    /// The process cannot be started, or its engine refuses.
+    pub fn start(command: Command, spec: &StartSpec) -> Reply<Self> {
+        Self::initialize(Spawned::new(command)?, spec)
+    }
+
+    /// Initialises the engine in a process.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub fn initialize(spawned: Spawned, spec: &StartSpec) -> Reply<Self> {
+        let Spawned { child, requests, answers } = spawned;
         let deadline = Duration::from_millis(spec.deadline_ms);
         let requests = Some(requests);
         let mut engine = Self { child, requests, answers, deadline, ended: None };

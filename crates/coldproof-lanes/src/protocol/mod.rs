@@ -7,6 +7,6 @@ mod documented;
 mod messages;
 mod server;
 
-pub use client::ProcessEngine;
+pub use client::{ProcessEngine, Spawned};
 pub use messages::{Answer, OutputBits, Request};
 pub use server::{Starter, serve};
