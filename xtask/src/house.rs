@@ -32,6 +32,11 @@ impl House {
         self.cached("smollm2")
     }
 
+    /// The Python environment with this version of vLLM.
+    pub(crate) fn vllm(&self, version: &str) -> PathBuf {
+        self.cached(&format!("vllm-{version}"))
+    }
+
     /// The Python environment.
     pub(crate) fn venv(&self) -> PathBuf {
         match &self.cache {

