@@ -191,7 +191,7 @@ fn a_slot_of_another_layout_at_the_same_address_is_respecified() {
         let finding = run.judge().findings.remove(0);
         let why = format!("the captured kernels were built for another {field}");
         assert_eq!(finding.why, why);
-        assert_eq!(finding.expected, "[8, 2] bf16 stride [2, 1] on arena:0");
+        assert_eq!(finding.expected, "[8, 2] BF16 stride [2, 1] on arena:0");
     }
 }
 
