@@ -70,7 +70,7 @@ class Adapter:
 
     def load(self, tensors: list[dict[str, Any]]) -> Answer:
         """A cold load: vLLM starts on the folder that holds the tensors."""
-        from vllm import LLM  # noqa: PLC0415
+        from vllm import LLM, SamplingParams  # noqa: PLC0415
 
         if self.llm is not None:
             raise Refused("this process has loaded a model; start another for a second cold load")
@@ -92,6 +92,9 @@ class Adapter:
             **self.options,
         }
         self.llm = LLM(**versions.start_options(options))
+        # What the first forward makes (a rotary table in another dtype) is there from here on.
+        first = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        self.llm.generate([{"prompt_token_ids": [0]}], first, use_tqdm=False)
         self._all("slots")
         return done()
 
