@@ -91,9 +91,10 @@ class Adapter:
             "block_size": 32,
         }
         self.llm = LLM(**versions.start_options(options, self.options))
-        # What the first forward makes (a rotary table in another dtype) is there from here on.
+        # What the first forward makes (a rotary table in another dtype) is there from here on. Not
+        # one token: with experts that is an illegal instruction on CPUs with AMX (0.32.0).
         first = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
-        self.llm.generate([{"prompt_token_ids": [0]}], first, use_tqdm=False)
+        self.llm.generate([{"prompt_token_ids": [0] * 16}], first, use_tqdm=False)
         self._all("slots")
         return done()
 
