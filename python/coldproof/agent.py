@@ -49,24 +49,24 @@ def answer(adapter: object, request: dict[str, Any]) -> Answer:
     fields = dict(request)
     command = fields.pop("command", "")
     method: Callable[..., Answer] | None = getattr(adapter, command, None)
-    if method is None or command.startswith("_"):
+    if not callable(method) or command.startswith("_"):
         return failed("unsupported", what=command)
     try:
         return method(**fields)
     except Unsupported as error:
-        return failed("unsupported", what=str(error))
+        return failed("unsupported", what=one_line(error))
     except Died as error:
-        return failed("died", text=str(error), kernel=None, address=None)
+        return failed("died", text=one_line(error), kernel=None, address=None)
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         return failed("refused", text=one_line(error))
 
 
 def one_line(error: BaseException) -> str:
-    """The error as one line: its type, and its message's first line."""
+    """The error as one line: its message's first, after its type where that says something."""
     message = str(error).strip().splitlines()
     kind = type(error).__name__
-    if isinstance(error, Refused):
+    if isinstance(error, (Refused, Unsupported, Died)):
         return message[0] if message else kind
     return f"{kind}: {message[0]}" if message else kind
 

@@ -60,10 +60,10 @@ class Recorder(TorchDispatchMode):
     ) -> object:
         """Note what the operation receives and what it gives."""
         kwargs = kwargs or {}
-        for tensor in _tensors((args, kwargs)):
+        for tensor in tensors_in((args, kwargs)):
             self._note_received(tensor, str(func))
         result = func(*args, **kwargs)
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             self._note_made(tensor)
         return result
 
@@ -94,11 +94,11 @@ class Recorder(TorchDispatchMode):
 
     def missed_by(self, walk: Walk) -> list[Recorded]:
         """Those of ``tensors`` over whose storage the walk has no tensor."""
-        walked = {_record(tensor) for _, tensor in walk.tensors}
-        return [entry for entry in self.tensors if _record(entry.tensor) not in walked]
+        walked = {storage_record(tensor) for _, tensor in walk.tensors}
+        return [entry for entry in self.tensors if storage_record(entry.tensor) not in walked]
 
     def _note_received(self, tensor: torch.Tensor, operation: str) -> None:
-        record = _record(tensor)
+        record = storage_record(tensor)
         if record is None or record in self._recorded:
             return
         made = self._made.get(record)
@@ -108,13 +108,13 @@ class Recorder(TorchDispatchMode):
             made.operation = operation
 
     def _note_made(self, tensor: torch.Tensor) -> None:
-        record = _record(tensor)
+        record = storage_record(tensor)
         if record is None or record in self._recorded or record in self._made:
             return
         self._made[record] = _Made(tensor.untyped_storage()._weak_ref())
 
 
-def _record(tensor: object) -> int | None:
+def storage_record(tensor: object) -> int | None:
     """Torch's own record of a storage: the same for all tensors over it, as long as it lives."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return None
@@ -125,7 +125,8 @@ def _record(tensor: object) -> int | None:
         return None
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists and dictionaries, in order."""
     pending: list[object] = [value]
     while pending:
         found = pending.pop()

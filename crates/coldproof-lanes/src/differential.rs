@@ -9,23 +9,24 @@ use crate::control;
 use crate::driver::{ArmResult, Driver};
 use crate::inputs::Inputs;
 use crate::lane::{COLD, Lane};
-use crate::session::{Order, load, look, update};
+use crate::session::{Order, Slots, load, look, update};
 
 /// Requests that are served together.
 const BATCHES: [u32; 2] = [2, 4];
 
-/// Cold load of B in its own process: what every other arm is compared with.
-pub(crate) fn cold(lane: &mut Lane<'_, '_>) {
+/// Cold load of B in its own process: what every other arm is compared with. Returns its slots.
+pub(crate) fn cold(lane: &mut Lane<'_, '_>) -> Slots {
     let header = ArmHeader {
         arm: COLD.to_owned(),
         lane: LaneName::Differential,
         topology: lane.inputs.topology,
         against: None,
     };
+    let mut slots = Slots::new();
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.to)?;
         capture(driver)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        slots = look(driver, &inputs.rules, inputs.topology)?;
         serve_all(inputs, driver)?;
         // Alone, so that every row of a batch has a batch of one to equal.
         for request in inputs
@@ -37,6 +38,7 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) {
         driver.serve(&inputs.requests.cache(), 0)?;
         Ok(())
     });
+    slots
 }
 
 /// The live engine.

@@ -1,5 +1,6 @@
 //! Drives one arm: every command is a step with a deadline, and leaves its evidence.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
@@ -8,6 +9,7 @@ use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
 use crate::census::Graphs;
 use crate::engine::{Capabilities, EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
+use crate::orders::Orders;
 use crate::recorder::{ArmCursor, Recorder};
 
 /// Vocabularies up to this size are recorded bit for bit.
@@ -34,20 +36,23 @@ pub struct Driver<'a, 'p> {
     hello: Capabilities,
     /// Graphs as they were last counted; none before a capture.
     pub(crate) graphs: Option<Graphs>,
+    /// Orders of packed slots.
+    pub(crate) orders: Rc<Orders>,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
     /// Takes an engine that was just started for `arm`.
-    pub fn new(
+    pub(crate) fn new(
         engine: Box<dyn EngineUnderTest>,
         recorder: &'a mut Recorder<'p>,
         arm: &str,
         deadline: Duration,
+        orders: Rc<Orders>,
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
         let slowest_serve = Duration::ZERO;
-        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None }
+        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None, orders }
     }
 
     /// Asks the engine what it can do, as the arm's first step.

@@ -1,5 +1,6 @@
 //! What all lanes share: starting an arm's engine and naming what it is compared with.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use coldproof_contract::evidence::{ArmHeader, LaneName};
@@ -9,6 +10,7 @@ use crate::driver::{ArmResult, Driver};
 use crate::engine::{Capabilities, EngineUnderTest, Reply, StartSpec};
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
+use crate::orders::Orders;
 use crate::recorder::Recorder;
 
 /// The arm that is a cold load of the new checkpoint.
@@ -28,6 +30,8 @@ pub struct Lane<'a, 'p> {
     pub arms: &'a mut Vec<ArmHeader>,
     /// What the engine under test said of itself when it first started.
     pub hello: Option<Capabilities>,
+    /// Orders of packed slots, once they were learned.
+    pub(crate) orders: Rc<Orders>,
 }
 
 impl<'p> Lane<'_, 'p> {
@@ -50,7 +54,8 @@ impl<'p> Lane<'_, 'p> {
             Ok(engine) => (engine, Ok(())),
             Err(error) => (Box::new(crate::adapters::Absent), Err(error)),
         };
-        let mut driver = Driver::new(engine, self.recorder, &arm, deadline);
+        let mut driver =
+            Driver::new(engine, self.recorder, &arm, deadline, Rc::clone(&self.orders));
         let result = driver.hello(started).and_then(|hello| {
             if !cold {
                 self.hello.get_or_insert(hello);

@@ -15,6 +15,7 @@ pub mod factory;
 pub mod inputs;
 pub mod lane;
 mod names;
+mod orders;
 mod origins;
 pub mod payload;
 pub mod protocol;

@@ -1,6 +1,7 @@
 //! The routing lane: sentinels through the engine's own loaders, decoded on every rank (R32).
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use coldproof_checkpoint::SentinelPlan;
 use coldproof_contract::evidence::{ArmHeader, Fact, LaneName, OriginsFact, SlotFact};
@@ -13,6 +14,7 @@ use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineUnderTest, Reply};
 use crate::inputs::Inputs;
 use crate::lane::{COLD, COLD_ROUTING, Lane};
+use crate::orders::{self, Orders, Stored};
 use crate::origins::compress;
 use crate::read_back::in_logical_order;
 use crate::session::{Order, Slots, load, look, permutation_range, slots_of, update};
@@ -42,25 +44,30 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.from)?;
         let mut at = &inputs.from.label;
-        let mut loads = Loads::new();
+        let (mut loads, mut stored) = (Loads::new(), Stored::default());
         for sentinel in &inputs.sentinels {
             update(driver, at, sentinel, None, Order::File)?;
             at = &sentinel.label;
             let slots = slots_of(&driver.claims()?);
             read_slots(driver, inputs, topology, &slots, &mut loads)?;
+            stored.read(driver, &slots)?;
         }
+        let mut now = Orders::default();
         if let Some(plan) = &inputs.sentinel_plan {
             record(driver, plan, loads);
+            now = orders::decode(plan, stored);
+            now.record(driver);
         }
-        finish(inputs, driver, at)
+        let slots = finish(inputs, driver, at)?;
+        let cold = Rc::clone(&driver.orders);
+        cold.reorder(&now, driver, &slots)
     });
 }
 
 /// Ends at B, so that every source is also compared with its file at this topology.
-fn finish(inputs: &Inputs, driver: &mut Driver<'_, '_>, at: &CheckpointLabel) -> ArmResult<()> {
+fn finish(inputs: &Inputs, driver: &mut Driver<'_, '_>, at: &CheckpointLabel) -> ArmResult<Slots> {
     update(driver, at, &inputs.to, None, Order::Reversed)?;
-    look(driver, &inputs.rules, inputs.routing_topology)?;
-    Ok(())
+    look(driver, &inputs.rules, inputs.routing_topology)
 }
 
 fn read_slots(

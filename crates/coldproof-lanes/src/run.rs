@@ -1,22 +1,32 @@
 //! A whole run: every lane that was asked for, one after the other.
 
+use std::rc::Rc;
+
 use coldproof_contract::evidence::{EngineHeader, Header, LaneName, Record, SCHEMA, Settings};
 
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
-use crate::{caches, composite, differential, names, routing};
+use crate::{caches, composite, differential, names, orders, routing};
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
 pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Progress) -> Record {
     let mut recorder = Recorder::new(progress);
     let mut arms = Vec::new();
-    let mut lane = Lane { inputs, factory, recorder: &mut recorder, arms: &mut arms, hello: None };
+    let mut lane = Lane {
+        inputs,
+        factory,
+        recorder: &mut recorder,
+        arms: &mut arms,
+        hello: None,
+        orders: Rc::default(),
+    };
     // Every lane but routing is compared with the cold load.
     if inputs.lanes.iter().any(|lane| *lane != LaneName::Routing) {
-        differential::cold(&mut lane);
+        let slots = differential::cold(&mut lane);
+        lane.orders = Rc::new(orders::learn(&mut lane, &slots));
     }
     for name in &inputs.lanes {
         match name {

@@ -1,6 +1,7 @@
 //! What every lane does with an engine: load, take the transition, look at everything.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::{self, Piece as Share, SourceKey};
@@ -16,6 +17,7 @@ use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
 use crate::engine::{EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
 use crate::inputs::Delivery;
+use crate::orders::Orders;
 
 /// Tensors of one bucket.
 const BUCKET: usize = 16;
@@ -133,9 +135,16 @@ pub(crate) fn look(
     let mut facts = Vec::new();
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
     let counted = driver.graphs.is_some();
+    let orders = Rc::clone(&driver.orders);
     let nodes = driver.step(StepName::ReadBack, |engine| {
         for rank in topology.ranks() {
-            rank_look(engine, rank, &slots, placement.as_ref(), &shapes, &mut facts, &mut shares)?;
+            let found = rank_look(engine, rank, &slots, placement.as_ref(), &shapes, &orders)?;
+            for (fact, own) in found {
+                for (source, share) in own {
+                    shares.entry(source).or_default().push(share);
+                }
+                facts.push((rank, fact));
+            }
         }
         if counted { engine.graph_nodes() } else { Ok(Vec::new()) }
     })?;
@@ -158,25 +167,27 @@ pub(crate) fn look(
     Ok(slots)
 }
 
+/// A slot as it was read back, and its sources' shares.
+type Found = (ReadBackFact, Vec<(String, Share)>);
+
 fn rank_look(
     engine: &mut dyn EngineUnderTest,
     rank: Rank,
     slots: &Slots,
     placement: Option<&Placement>,
     rules: &BTreeMap<&str, &SourceRule>,
-    facts: &mut Vec<(Rank, ReadBackFact)>,
-    shares: &mut BTreeMap<String, Vec<Share>>,
-) -> Reply<()> {
+    orders: &Orders,
+) -> Reply<Vec<Found>> {
     let own = slots.iter().filter(|((r, _), slot)| *r == rank && is_compared(slot.slot_kind));
     let (names, requests): (Vec<&SlotName>, Vec<ReadBackRequest>) = own
         .filter_map(|((_, name), slot)| Some((name, request(rank, slot, slots, placement, rules)?)))
         .unzip();
-    for ((name, request), read) in
-        names.into_iter().zip(&requests).zip(engine.read_back(rank, &requests)?)
-    {
-        for (piece, share) in request.pieces.iter().zip(read.shares) {
-            shares.entry(piece.source.clone()).or_default().push(share);
-        }
+    let reads = engine.read_back(rank, &requests)?;
+    let mut found = Vec::with_capacity(reads.len());
+    for ((name, request), read) in names.into_iter().zip(&requests).zip(reads) {
+        let read = orders.read_back(engine, (rank, name), request)?.unwrap_or(read);
+        let sources = request.pieces.iter().map(|piece| piece.source.clone());
+        let shares = sources.zip(read.shares).collect();
         let fact = ReadBackFact {
             slot: name.clone(),
             address: request.address,
@@ -184,9 +195,9 @@ fn rank_look(
             pieces: read.pieces,
             padding_written: read.padding_written,
         };
-        facts.push((rank, fact));
+        found.push((fact, shares));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Scratch is overwritten by every forward, and what is opaque has no bytes.

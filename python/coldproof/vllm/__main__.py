@@ -27,7 +27,7 @@ def main() -> None:
         "--options",
         default="{}",
         type=json.loads,
-        help='engine arguments as JSON, for example \'{"max_model_len":256}\'',
+        help="engine arguments as JSON, for example '{\"max_model_len\":256}'",
     )
     arguments = parser.parse_args()
     prepare()

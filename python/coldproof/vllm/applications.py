@@ -1,48 +1,91 @@
-"""What a loader really wrote: copies from a source's storage into a parameter's, seen at dispatch.
+"""What a loader really wrote: copies from a source's storage into a slot's, seen at dispatch.
 
 No loader is asked. A copy whose source is a view of a delivered tensor and whose destination is a
-view of a parameter is an application; its fragments are read off the two views. A loader that
-computes before it copies (``-exp(A_log)``) leaves no such copy: its source counts as consumed, its
-elements are not attributed.
+view of a parameter or a buffer is an application; its fragments are read off the two views. A
+loader that computes before it copies (``-exp(A_log)``) leaves no such copy: its source counts as
+consumed, its elements are not attributed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from coldproof.recorder import storage_record, tensors_in
 
 Box = list[list[int]]
 
 
-def box_of(view: torch.Tensor, whole: tuple[int, ...]) -> Box | None:
-    """The box of a row-major tensor of shape ``whole`` that ``view`` covers, if it is one.
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie in its storage."""
 
-    The view may be transposed or may lack axes of extent 1; a view that joins axes is a box only
-    where it is everything.
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        """The layout of a tensor."""
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        return cls(shape, stride, int(tensor.storage_offset()), int(tensor.element_size()))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements fill one run of memory, each once, in whatever order of axes."""
+        step = 1
+        for stride, extent in sorted(zip(self.stride, self.shape, strict=True)):
+            if extent > 1:
+                if stride != step:
+                    return False
+                step *= extent
+        return True
+
+
+def box_of(view: Layout, whole: Layout) -> Box | None:
+    """The box of ``whole`` that ``view`` covers, if it is one.
+
+    The view may be transposed or may lack axes of extent 1. One that joins axes is a box only where
+    it is everything; one that repeats elements is none, and neither is one of another element size.
     """
-    total = 1
-    for extent in whole:
-        total *= extent
-    if view.numel() == total and view.storage_offset() == 0:
-        return [[0, extent] for extent in whole]
-    steps = list(zip(view.stride(), view.shape, strict=True))
-    rest = view.storage_offset()
-    box: Box = []
-    step = total
-    for extent in whole:
-        step = step // extent if extent else 0
-        first, rest = divmod(rest, step) if step else (0, rest)
-        length = next((size for stride, size in steps if stride == step and size > 1), 1)
-        if first + length > extent:
+    if view.itemsize != whole.itemsize or not whole.is_dense:
+        return None
+    volume = math.prod(view.shape)
+    rest = view.offset - whole.offset
+    if rest == 0 and volume == math.prod(whole.shape) and view.is_dense:
+        return [[0, extent] for extent in whole.shape]
+    if rest < 0 or volume == 0:
+        return None
+    lengths = {step: size for step, size in zip(view.stride, view.shape, strict=True) if size > 1}
+    box: Box = [[0, extent] for extent in whole.shape]
+    axes = [axis for axis, extent in enumerate(whole.shape) if extent > 1]
+    for axis in sorted(axes, key=lambda axis: -whole.stride[axis]):
+        step = whole.stride[axis]
+        first, rest = divmod(rest, step)
+        last = first + lengths.get(step, 1)
+        if last > whole.shape[axis]:
             return None
-        box.append([first, first + length])
-    volume = 1
-    for first, last in box:
-        volume *= last - first
-    return box if rest == 0 and volume == view.numel() else None
+        box[axis] = [first, last]
+    covered = math.prod(last - first for first, last in box)
+    return box if rest == 0 and covered == volume else None
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A tensor that was passed on. Its memory is the loader's to free."""
+
+    name: str
+    layout: Layout
+    storage: StorageWeakRef
+    """Keeps the storage's record, so that no other storage can be taken for it."""
 
 
 class Applications(TorchDispatchMode):
@@ -51,68 +94,106 @@ class Applications(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.delivered: dict[int, tuple[str, torch.Tensor]] = {}
-        self.names: dict[int, str] = {}
         self.records: list[tuple[str, Box | None, str, Box | None]] = []
+        """(source, its box, slot, its box) of each copy; no box where the view is none."""
         self.consumed: set[str] = set()
         self.sent: list[str] = []
+        self._delivered: dict[int, Delivered] = {}
+        self._names: dict[int, list[str]] = {}
 
-    def deliver(self, weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[Any]:
+    def deliver(
+        self, weights: Iterator[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Passes weights on and remembers whose storage is whose."""
         for name, tensor in weights:
             self.sent.append(name)
-            self.delivered[tensor.untyped_storage().data_ptr()] = (name, tensor)
+            storage = StorageWeakRef(tensor.untyped_storage())
+            self._delivered[storage.cdata] = Delivered(name, Layout.of(tensor), storage)
             yield name, tensor
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        self, func: Any, types: object, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs the operation, and notes it where it read a delivered tensor."""
         result = func(*args, **(kwargs or {}))
-        for argument in args:
-            if isinstance(argument, torch.Tensor) and not argument.is_meta:
-                owner = self.delivered.get(argument.untyped_storage().data_ptr())
-                if owner is not None and func is not torch.ops.aten.detach.default:
-                    self.note(func, args, result, owner)
-                    break
+        read: dict[int, Delivered] = {}
+        for tensor in tensors_in((args, kwargs or {})):
+            key = storage_record(tensor)
+            if key is not None and key in self._delivered:
+                read[key] = self._delivered[key]
+        if not read:
+            return result
+        if func is torch.ops.aten.copy_.default:
+            self._copied(args[0], args[1])
+        else:
+            self._computed(read, list(tensors_in(result)))
         return result
 
-    def note(self, func: Any, args: Any, result: Any, owner: tuple[str, torch.Tensor]) -> None:
-        """Notes what one operation did with a delivered tensor."""
-        name, source = owner
-        address = source.untyped_storage().data_ptr()
-        if func is not torch.ops.aten.copy_.default:
-            if isinstance(result, torch.Tensor) and not result.is_meta:
-                # A view is not yet a use; a computed tensor is.
-                if result.untyped_storage().data_ptr() != address:
-                    self.consumed.add(name)
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stops noting. A slot that took a delivered storage as its own was written by that."""
+        super().__exit__(exc_type, exc, traceback)
+        for name, tensor in self._state():
+            source = self._delivered.get(storage_record(tensor) or 0)
+            if source is not None:
+                self.consumed.add(source.name)
+                taken = box_of(Layout.of(tensor), source.layout)
+                whole = [[0, extent] for extent in tensor.shape]
+                self.records.append((source.name, taken, name, whole))
+
+    def _copied(self, target: torch.Tensor, view: torch.Tensor) -> None:
+        key = storage_record(view)
+        source = self._delivered.get(key) if key is not None else None
+        if source is None or target.is_meta:
             return
-        target, view = args[0], args[1]
-        if target.is_meta or view.untyped_storage().data_ptr() != address:
-            return
-        self.consumed.add(name)
-        slot = self.slot_of(target)
+        self.consumed.add(source.name)
+        slot = self._slot_of(target)
         if slot is not None:
-            whole = tuple(self.model.get_parameter(slot).shape)
-            boxes = box_of(view, tuple(source.shape)), box_of(target, whole)
-            self.records.append((name, boxes[0], slot, boxes[1]))
+            name, written = slot
+            taken = box_of(Layout.of(view), source.layout)
+            self.records.append((source.name, taken, name, written))
 
-    def slot_of(self, target: torch.Tensor) -> str | None:
-        """The parameter whose storage ``target`` is a view of."""
-        address = target.untyped_storage().data_ptr()
-        known = self.names.get(address)
-        if known is None or not self.is_at(known, address):
-            self.names = {
-                parameter.untyped_storage().data_ptr(): name
-                for name, parameter in self.model.named_parameters()
-                if not parameter.is_meta
-            }
-            known = self.names.get(address)
-        return known
+    def _computed(self, read: dict[int, Delivered], results: list[torch.Tensor]) -> None:
+        """A view is not yet a use, nor is what has no elements; a computed value is."""
+        if results and all(tensor.is_meta for tensor in results):
+            return
+        made = {storage_record(tensor) for tensor in results}
+        self.consumed.update(source.name for key, source in read.items() if key not in made)
 
-    def is_at(self, name: str, address: int) -> bool:
-        """Whether the parameter still lies there: a freed address is used again."""
-        try:
-            parameter = self.model.get_parameter(name)
-        except AttributeError:
-            return False
-        return not parameter.is_meta and parameter.untyped_storage().data_ptr() == address
+    def _slot_of(self, target: torch.Tensor) -> tuple[str, Box | None] | None:
+        """The parameter or buffer that ``target`` is a view of, and what it covers of it."""
+        key = storage_record(target)
+        if key is None:
+            return None
+        found = self._held(key)
+        if not found:
+            # A loader has replaced parameters since.
+            self._names = {}
+            for name, tensor in self._state():
+                held = storage_record(tensor)
+                if held is not None and not tensor.is_meta:
+                    self._names.setdefault(held, []).append(name)
+            found = self._held(key)
+        boxes = [(name, box_of(Layout.of(target), Layout.of(tensor))) for name, tensor in found]
+        return next((pair for pair in boxes if pair[1] is not None), boxes[0] if boxes else None)
+
+    def _held(self, key: int) -> list[tuple[str, torch.Tensor]]:
+        """Which of the names that are known for a storage still have it."""
+        found = []
+        for name in self._names.get(key, ()):
+            path, _, leaf = name.rpartition(".")
+            try:
+                tensor = getattr(self.model.get_submodule(path), leaf)
+            except AttributeError:
+                continue
+            if storage_record(tensor) == key and not tensor.is_meta:
+                found.append((name, tensor))
+        return found
+
+    def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()

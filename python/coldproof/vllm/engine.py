@@ -70,7 +70,7 @@ class Adapter:
 
     def load(self, tensors: list[dict[str, Any]]) -> Answer:
         """A cold load: vLLM starts on the folder that holds the tensors."""
-        from vllm import LLM  # noqa: PLC0415
+        from vllm import LLM, SamplingParams
 
         if self.llm is not None:
             raise Refused("this process has loaded a model; start another for a second cold load")
@@ -89,9 +89,12 @@ class Adapter:
             "disable_log_stats": True,
             # The smallest that the CPU kernels take: a prompt of 70 tokens then fills two blocks.
             "block_size": 32,
-            **self.options,
         }
-        self.llm = LLM(**versions.start_options(options))
+        self.llm = LLM(**versions.start_options(options, self.options))
+        # What the first forward makes (a rotary table in another dtype) is there from here on. Not
+        # one token: with experts that is an illegal instruction on CPUs with AMX (0.32.0).
+        first = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        self.llm.generate([{"prompt_token_ids": [0] * 16}], first, use_tqdm=False)
         self._all("slots")
         return done()
 
@@ -115,9 +118,9 @@ class Adapter:
 
     def generate(self, request: dict[str, Any]) -> Answer:
         """One request, teacher-forced."""
-        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm import SamplingParams
 
-        from .forcing import KEY  # noqa: PLC0415
+        from .forcing import KEY
 
         if request["mode"] != "eager":
             raise Unsupported("vLLM's CPU build captures no graphs")
@@ -134,17 +137,12 @@ class Adapter:
         if not request["use_prefix_cache"]:
             prompt["cache_salt"] = uuid.uuid4().hex
         self._all("serving", request["name"])
-        try:
-            completion = self._llm().generate([prompt], params, use_tqdm=False)[0].outputs[0]
-        except Exception as error:
-            if "EngineDead" in type(error).__name__:
-                raise Died(f"{type(error).__name__}: {error}") from error
-            raise
-        finally:
-            self._all("serving", "")
+        completion = self._complete(prompt, params)
+        self._all("serving", "")
         first = len(request["prompt"]) - 1
+        vocabulary = versions.vocabulary_of(self.llm)
         rows = [
-            [first + index, row_bits(completion.logprobs[index])]
+            [first + index, row_bits(completion.logprobs[index], vocabulary)]
             for index in range(len(forced) + 1)
         ]
         tokens = list(completion.token_ids)
@@ -153,6 +151,21 @@ class Adapter:
             "rows": rows,
             "greedy": tokens[len(forced) : len(forced) + greedy],
         }
+
+    def _complete(self, prompt: dict[str, Any], params: Any) -> Any:
+        """Runs one request.
+
+        An error after the request was taken leaves it unfinished. Where vLLM's engine core is a
+        process of its own it ends on such an error, and so does this one.
+        """
+        llm = self._llm()
+        try:
+            return llm.generate([prompt], params, use_tqdm=False)[0].outputs[0]
+        except Exception as error:
+            if versions.is_dead(error) or llm.llm_engine.has_unfinished_requests():
+                raise Died(f"{type(error).__name__}: {error}") from error
+            self._all("serving", "")
+            raise
 
     def pause(self) -> Answer:
         """Requests are served one by one: none is in flight between two commands."""
@@ -191,6 +204,10 @@ class Adapter:
     def finish(self) -> Answer:
         """The reload, by the way in that was asked for."""
         if self.via == "reload-path":
+            files = sorted({source["file"] for source in self.sources})
+            whole = sorted(name for file in files for name in names_in(Path(file)))
+            if sorted(source["name"] for source in self.sources) != whole:
+                raise Unsupported("a reload by path reads whole files: not what a payload alters")
             self._all("reload_path", str(self._folder(self.sources)))
         else:
             self._all("finish", self.via)
@@ -275,9 +292,13 @@ class Adapter:
 
     def _all(self, method: str, *args: Any) -> list[Any]:
         """Calls a method on every rank; the first that failed speaks for all."""
-        answers = versions.worker_of(self._llm()).collective_rpc(
-            "coldproof_call", args=(method, *args)
-        )
+        worker = versions.worker_of(self._llm())
+        try:
+            answers = worker.collective_rpc("coldproof_call", args=(method, *args))
+        except Exception as error:
+            if versions.is_dead(error):
+                raise Died(f"{type(error).__name__}: {error}") from error
+            raise
         for index, (kind, value) in enumerate(answers):
             where = f"rank {index}: " if len(answers) > 1 else ""
             if kind == "unsupported":
@@ -300,14 +321,20 @@ def rank(tp: int) -> dict[str, int]:
     return {"pp": 0, "ep": 0, "tp": tp}
 
 
-def row_bits(row: Any) -> list[int]:
-    """All logits of a row by token, as the bits of f32."""
-    import numpy as np  # noqa: PLC0415
+def names_in(file: Path) -> list[str]:
+    """The tensors that the header of a safetensors file lists."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        return [name for name in json.loads(stream.read(size)) if name != "__metadata__"]
 
-    values = np.full(len(row), np.nan, dtype=np.float32)
+
+def row_bits(row: dict[int, Any], vocabulary: int) -> list[int]:
+    """All logits of a row by token, as the bits of f32; NaN for a token that vLLM left out."""
+    import numpy as np
+
+    values = np.full(vocabulary, np.nan, dtype=np.float32)
     for token, entry in row.items():
-        if token < len(values):
-            values[token] = entry.logprob
+        values[token] = entry.logprob
     return [int(bits) for bits in values.view(np.uint32)]
 
 

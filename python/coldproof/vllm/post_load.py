@@ -13,8 +13,10 @@ from typing import Any
 from . import versions
 
 METHOD = "process_weights_after_loading"
-#: (the object that converted, the layer that it was given) of every outermost call, in order.
+#: (the object that converted, the layer that it was given) of every outermost call that ended well,
+#: in the order of their ends.
 CALLS: list[tuple[Any, Any]] = []
+_ACTIVE: list[tuple[int, int]] = []
 _MARK = "__coldproof_wrapped__"
 
 
@@ -39,9 +41,17 @@ def _watched(method: Any) -> Any:
         # The experts of a layer are chosen while its method converts: wrap what was imported since.
         install()
         layer = args[0] if args else kwargs.get("layer")
-        if not (CALLS and CALLS[-1] == (self, layer)):
+        call = (id(self), id(layer))
+        # A class that calls its base's method converts once.
+        outermost = call not in _ACTIVE
+        _ACTIVE.append(call)
+        try:
+            result = method(self, *args, **kwargs)
+        finally:
+            _ACTIVE.pop()
+        if outermost:
             CALLS.append((self, layer))
-        return method(self, *args, **kwargs)
+        return result
 
     setattr(watched, _MARK, True)
     return watched

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from coldproof import _native
 from coldproof.agent import Refused, Unsupported
+from coldproof.recorder import tensors_in
 
 from . import post_load, unit_vectors, versions
 from .applications import Applications
@@ -18,6 +20,8 @@ from .tensors import TensorRef
 
 Facts = list[dict[str, Any]]
 
+#: Ways into a live engine that move tensors, as ``--via`` names them; by path vLLM reads itself.
+WAYS = ("reload-iterator", "transfer", "load-weights")
 
 
 class Trace:
@@ -50,10 +54,6 @@ class Trace:
         return facts
 
 
-#: Ways into a live engine that a user has, as ``--via`` names them.
-WAYS = ("reload-iterator", "reload-path", "transfer", "load-weights")
-
-
 class Rank:
     """The probe and the hands of one rank."""
 
@@ -69,7 +69,12 @@ class Rank:
         self.garbage: list[torch.Tensor] = []
         self.census: Census | None = None
         self.recorder: Applications | None = None
-        self.converted = post_load.drain()
+        converted = post_load.drain()
+        self.expected = [self._label(owner, layer) for owner, layer in converted]
+        """What converted weights at the cold load: words, for objects keep old weights alive."""
+        experts = {id(layer) for owner, layer in converted if "Experts" in type(owner).__name__}
+        self.packed = [path for path, m in self.model.named_modules() if id(m) in experts]
+        """Layers whose experts object converted their weights at the cold load."""
 
     def only(self, tp: int, method: str, *args: Any) -> Any:
         """Calls a method where this is rank ``tp``; elsewhere nothing."""
@@ -90,8 +95,8 @@ class Rank:
         """All slots as of now."""
         packed = {
             versions.slot_path(f"{path}.{name}")
-            for path, layer in self._packed_layers()
-            for name, tensor in layer.named_parameters(recurse=False)
+            for path in self.packed
+            for name, tensor in self.model.get_submodule(path).named_parameters(recurse=False)
             if tensor.dim() > 2
         }
         caches = list(self._caches())
@@ -102,22 +107,10 @@ class Rank:
         facts = [slot.fact(self.serials, self.generation) for slot in census.slots.values()]
         return [fact for fact in facts if fact is not None]
 
-    def _packed_layers(self) -> list[tuple[str, Any]]:
-        """Layers whose experts object converted their weights at the cold load."""
-        layers = {id(layer) for owner, layer in self.converted if "Experts" in type(owner).__name__}
-        return [(path, m) for path, m in self.model.named_modules() if id(m) in layers]
-
-    def _caches(self) -> Any:
-        def tensors(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                yield value
-            elif isinstance(value, (list, tuple)):
-                for item in value:
-                    yield from tensors(item)
-
-        yield from tensors(getattr(self.worker.model_runner, "kv_caches", ()))
+    def _caches(self) -> Iterator[torch.Tensor]:
+        yield from tensors_in(getattr(self.worker.model_runner, "kv_caches", ()))
         for module in self.model.modules():
-            yield from tensors(getattr(module, "kv_cache", ()))
+            yield from tensors_in(getattr(module, "kv_cache", ()))
 
     def _slot_at(self, address: int) -> Slot | None:
         for slot in self.census.slots.values() if self.census else ():
@@ -197,12 +190,14 @@ class Rank:
     # -- updates -----------------------------------------------------------------------------
 
     def begin(self, transaction: int) -> None:
-        """Starts collecting."""
+        """Starts collecting, and lets go of all memory that the engine may replace."""
         self.transaction = transaction
         self.sources = []
+        self.census = None
+        self.recorder = None
         post_load.drain()
-        for owner, layer in self.converted:
-            self._stage(self._label(owner, layer), "expected")
+        for label in self.expected:
+            self._stage(label, "expected")
 
     def apply(self, bucket: list[dict[str, Any]]) -> None:
         """Takes references; the files are read when the engine asks for the tensors."""
@@ -220,13 +215,13 @@ class Rank:
 
     def _deliver(self, way: str, weights: Any) -> None:
         if way == "reload-iterator":
-            self.worker.reload_weights(weights_iterator=weights)
+            versions.reload(self.worker, weights_iterator=weights)
         elif way == "load-weights":
             # As the worker extensions of RL frameworks do it.
             for pair in weights:
                 self.model.load_weights([pair])
         elif way == "transfer":
-            from . import transfer  # noqa: PLC0415
+            from . import transfer
 
             transfer.deliver(self.worker, weights)
         else:
@@ -244,7 +239,7 @@ class Rank:
         loader.get_all_weights = watched
         try:
             with recorder:
-                self.worker.reload_weights(weights_path=directory)
+                versions.reload(self.worker, weights_path=directory)
         finally:
             loader.get_all_weights = original
             self._record(recorder)

@@ -6,6 +6,7 @@ What no module registers follows a slash after the module that leads to it:
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ class Serials:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._handles: dict[int, tuple[Any, int]] = {}
+        self._handles: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._next = 1
 
     def of(self, tensor: torch.Tensor) -> int:
@@ -39,10 +40,10 @@ class Serials:
         return self._known[ref.cdata][1]
 
     def of_handle(self, handle: Any) -> int:
-        """The serial of an object that holds weights out of sight; it is kept alive here."""
+        """The serial of a function that holds weights out of sight. It may go: it is not kept."""
         known = self._handles.get(id(handle))
-        if known is None:
-            known = (handle, self._take())
+        if known is None or known[0]() is not handle:
+            known = (weakref.ref(handle), self._take())
             self._handles[id(handle)] = known
         return known[1]
 
@@ -125,16 +126,22 @@ def storage_key(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)
 
 
+def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its axes by falling stride: contiguous, unless it has gaps or repeats."""
+    if tensor.is_contiguous():
+        return tensor
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
+
+
 class Census:
     """All slots of a model, taken anew at each call."""
 
-    def __init__(self, model: torch.nn.Module, packed: set[str], caches: list[torch.Tensor]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, packed: set[str], caches: list[torch.Tensor]
+    ) -> None:
         self.slots: dict[str, Slot] = {}
         self._first: dict[tuple[int, int, tuple[int, ...]], Slot] = {}
         self._caches = {tensor.untyped_storage()._cdata for tensor in caches}
-        self._owners: dict[int, str] = {}
-        for path, module in model.named_modules():
-            self._owners.setdefault(id(module), path)
         for path, module in model.named_modules():
             self._module(versions.slot_path(path), module, packed)
 
@@ -167,6 +174,10 @@ class Census:
             return
         if tensor.untyped_storage()._cdata in self._caches:
             return
+        if not tensor.is_contiguous():
+            # Memory is read in its own order, which is then not that of the elements.
+            slot.tensor = tensor = in_memory_order(tensor)
+            slot.packed = True
         first = self._first.setdefault(storage_key(tensor), slot)
         if first is not slot:
             first.aliases.append(slot.name)
@@ -177,7 +188,10 @@ class Census:
         """Adds what the walk found and no module registers."""
         registered = {key[0] for key in self._first} | self._caches
         for path, tensor in tensors:
-            if tensor.is_meta or tensor.numel() == 0 or not tensor.is_contiguous():
+            if tensor.is_meta or tensor.numel() == 0:
+                continue
+            tensor = in_memory_order(tensor)
+            if not tensor.is_contiguous():
                 continue
             if tensor.untyped_storage()._cdata in registered:
                 continue

@@ -57,7 +57,7 @@ class TensorRef:
         Raises:
             Refused: the file is gone or shorter than its header says, or torch has no such dtype.
         """
-        import torch  # noqa: PLC0415
+        import torch
 
         dtype = getattr(torch, DTYPES.get(self.dtype, ""), None)
         if dtype is None:

@@ -15,6 +15,7 @@ from coldproof.agent import Unsupported
 from . import versions
 
 NAME = "coldproof"
+#: Tensors of one ``update_weights`` call: fewer than a model has, so that several are made.
 CHUNK = 16
 
 
@@ -24,9 +25,9 @@ def deliver(worker: Any, weights: Any) -> None:
     Raises:
         Unsupported: this version has no such session.
     """
-    engine = _engine(worker)
     if not hasattr(worker, "start_weight_update"):
         raise Unsupported(f"vLLM {versions.version()} has no weight-update session")
+    engine = _engine(worker)
     worker.start_weight_update()
     chunk: list[Any] = []
     for pair in weights:
@@ -42,13 +43,14 @@ def deliver(worker: Any, weights: Any) -> None:
 def _send(worker: Any, engine: Any, chunk: list[Any]) -> None:
     engine.outbox = chunk
     worker.update_weights({"count": len(chunk)})
+    engine.outbox = []
 
 
 def _engine(worker: Any) -> Any:
     if getattr(worker, "weight_transfer_engine", None) is None:
         try:
             cls = _engine_class()
-            from vllm.config.weight_transfer import WeightTransferConfig  # noqa: PLC0415
+            from vllm.config.weight_transfer import WeightTransferConfig
         except ImportError as error:
             raise Unsupported(f"vLLM {versions.version()} has no weight transfer") from error
         config = WeightTransferConfig(backend=NAME)
@@ -59,19 +61,19 @@ def _engine(worker: Any) -> Any:
 
 
 def _engine_class() -> Any:
-    import vllm.distributed.weight_transfer.base as base  # noqa: PLC0415
+    from vllm.distributed.weight_transfer import base
 
     @dataclass
-    class InitInfo(base.WeightTransferInitInfo):  # type: ignore[misc]
+    class InitInfo(base.WeightTransferInitInfo):
         """Nothing to set up."""
 
     @dataclass
-    class UpdateInfo(base.WeightTransferUpdateInfo):  # type: ignore[misc]
+    class UpdateInfo(base.WeightTransferUpdateInfo):
         """How many tensors lie in the outbox."""
 
         count: int = field(default=0)
 
-    class FileEngine(base.WeightTransferEngine):  # type: ignore[misc]
+    class FileEngine(base.WeightTransferEngine):
         """Checkpoint-format weights, layer by layer, as vLLM's NCCL engine loads them."""
 
         init_info_cls = InitInfo

@@ -4,7 +4,8 @@ On CPU vLLM hands a weight to oneDNN or to a packed kernel and frees the paramet
 multiplication is then the only door: with a unit vector for each input it returns the weight,
 column by column, as the forward sees it. The result is exact: every other product is a zero. The
 sign of a zero is lost, and so is what the kernel flushes (subnormal values on some units); both are
-invisible to the forward as well.
+invisible to the forward as well. A row with an infinity or a NaN is read as NaN elsewhere too: zero
+times either is one.
 """
 
 from __future__ import annotations
@@ -21,19 +22,18 @@ BATCH = 1024
 def is_opaque(layer: Any) -> bool:
     """Whether the layer's ``weight`` is gone and only its multiplication knows the values."""
     weight = getattr(layer, "weight", None)
-    return _multiplies(layer) and weight.numel() == 0 and shape(layer) is not None
+    return weight is not None and weight.numel() == 0 and _keeps(layer) and shape(layer) is not None
 
 
 def is_copied(layer: Any) -> bool:
     """Whether the layer keeps its ``weight`` and multiplies by a packed copy of it."""
-    linear = getattr(layer, "cpu_linear", None)
-    return _multiplies(layer) and layer.weight.dim() == 2 and bool(linear.__closure__)
-
-
-def _multiplies(layer: Any) -> bool:
     weight = getattr(layer, "weight", None)
-    linear = getattr(layer, "cpu_linear", None)
-    return callable(linear) and hasattr(linear, "__closure__") and weight is not None
+    return weight is not None and weight.dim() == 2 and weight.numel() > 0 and _keeps(layer)
+
+
+def _keeps(layer: Any) -> bool:
+    """Whether the layer's multiplication is a closure over something of its own."""
+    return bool(getattr(getattr(layer, "cpu_linear", None), "__closure__", None))
 
 
 def shape(layer: Any) -> tuple[int, int] | None:
@@ -50,7 +50,7 @@ def shape(layer: Any) -> tuple[int, int] | None:
 
 def read(layer: Any) -> torch.Tensor:
     """The weight, ``[rows, columns]``, as the layer multiplies by it."""
-    import torch  # noqa: PLC0415
+    import torch
 
     rows, columns = shape(layer) or (0, 0)
     weight = torch.empty(rows, columns, dtype=layer.weight.dtype)

@@ -11,7 +11,7 @@ import inspect
 import os
 from typing import Any
 
-from coldproof.agent import Unsupported
+from coldproof.agent import Refused, Unsupported
 
 #: Set before vLLM is imported. One process keeps the model where the probe can read it at tp 1.
 ENVIRONMENT = {
@@ -36,9 +36,18 @@ POST_LOAD_BASES = (
     ("vllm.v1.attention.backend", "AttentionImpl"),
 )
 
+#: Engine arguments without which the adapter can neither reach the ranks nor force a token.
+REQUIRED_OPTIONS = (
+    "model",
+    "tensor_parallel_size",
+    "worker_extension_cls",
+    "logits_processors",
+    "logprobs_mode",
+    "max_logprobs",
+)
+
 #: Levels of the module tree that one version has and another has not, and that hold no weights.
 WRAPPERS = (".routed_experts",)
-
 
 #: Attributes whose tensor is a pointer into a library: other in every process, and no value.
 HANDLES = ("handler_tensor",)
@@ -57,7 +66,7 @@ def set_environment() -> None:
 
 def version() -> str:
     """The version of vLLM."""
-    from vllm import __version__  # noqa: PLC0415
+    from vllm import __version__
 
     return str(__version__)
 
@@ -82,12 +91,49 @@ def slot_path(path: str) -> str:
     return path
 
 
-def start_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Keeps the options that this version's ``LLM`` and engine arguments know."""
-    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
+def start_options(own: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """The adapter's own options, as far as this version knows them, and what the user asked for.
+
+    Raises:
+        Unsupported: this version lacks an option without which nothing can be observed.
+        Refused: the user's option is none of this version's, or is the adapter's to set.
+    """
+    from vllm.engine.arg_utils import EngineArgs
 
     known = set(inspect.signature(EngineArgs).parameters)
-    return {name: value for name, value in options.items() if name in known}
+    for name in REQUIRED_OPTIONS:
+        if name not in known:
+            raise Unsupported(f"vLLM {version()} has no engine argument `{name}`")
+        if name in asked:
+            raise Refused(f"`{name}` is the adapter's to set; leave out --engine-arg {name}")
+    for name in asked:
+        if name not in known:
+            raise Refused(f"vLLM {version()} has no engine argument `{name}`; mend --engine-arg")
+    return {**{name: value for name, value in own.items() if name in known}, **asked}
+
+
+def reload(worker: Any, **how: Any) -> None:
+    """Calls ``reload_weights``.
+
+    Raises:
+        Unsupported: this version has no such call, or one that does not take what is given.
+    """
+    method = getattr(worker.model_runner, "reload_weights", None)
+    known = inspect.signature(method).parameters if method is not None else {}
+    missing = [name for name in how if name not in known]
+    if missing:
+        raise Unsupported(f"vLLM {version()} has no reload_weights({', '.join(missing)}=…)")
+    worker.reload_weights(**how)
+
+
+def is_dead(error: BaseException) -> bool:
+    """Whether this is how vLLM says that its engine or a worker is gone."""
+    return "EngineDead" in type(error).__name__ or "Executor failed" in str(error)
+
+
+def vocabulary_of(llm: Any) -> int:
+    """How many logits a row has."""
+    return int(llm.llm_engine.model_config.get_vocab_size())
 
 
 def worker_of(llm: Any) -> Any:
@@ -114,10 +160,13 @@ def layerwise() -> Any:
 
 def buffered(model: Any) -> list[str]:
     """Parameters for which a layer still holds tensors that it has not loaded."""
-    info_of = getattr(layerwise(), "get_layerwise_info", None)
+    try:
+        info_of = getattr(layerwise(), "get_layerwise_info", None)
+    except Unsupported:
+        return []
     if info_of is None:
         return []
-    held = []
+    held: list[str] = []
     for path, layer in model.named_modules():
         loaded = getattr(info_of(layer), "loaded_weights", ())
         held.extend(f"{path}.{name}" for name, _ in loaded)
@@ -126,7 +175,7 @@ def buffered(model: Any) -> list[str]:
 
 def supports_sleep() -> bool:
     """Whether the platform frees memory in sleep: the CPU worker does not."""
-    from vllm.platforms import current_platform  # noqa: PLC0415
+    from vllm.platforms import current_platform
 
     available = getattr(current_platform, "is_sleep_mode_available", None)
     return bool(available()) if callable(available) else False
@@ -134,6 +183,6 @@ def supports_sleep() -> bool:
 
 def default_loader() -> Any:
     """The class whose ``get_all_weights`` reads a checkpoint folder."""
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # noqa: PLC0415
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     return DefaultModelLoader

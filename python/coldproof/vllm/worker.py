@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Any
 
 from . import post_load
@@ -19,9 +21,9 @@ class WorkerExtension:
         Returns ``("ok", value)`` or ``("refused" | "unsupported" | "raised", text)``, so that an
         error of one rank does not end the executor.
         """
-        from coldproof.agent import Refused, Unsupported, one_line  # noqa: PLC0415
+        from coldproof.agent import Refused, Unsupported, one_line
 
-        from .rank import Rank  # noqa: PLC0415
+        from .rank import Rank
 
         rank = self.__dict__.get("_coldproof_rank")
         if rank is None:
@@ -34,4 +36,5 @@ class WorkerExtension:
         except Refused as error:
             return "refused", str(error)
         except Exception as error:
+            traceback.print_exc(file=sys.stderr)
             return "raised", one_line(error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Proof, Prove
+    from tests.vllm.conftest import Proof, Prove
 
 #: The RFC's categories that a vLLM without graphs and with one rank can show, and the transition.
 SHOWN = "2,3,6,7,transition"

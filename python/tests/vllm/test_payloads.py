@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import Pairs, Proof, Prove
+    from tests.vllm.conftest import Pairs, Proof, Prove
 
 ATTENTION = "model.layers.0.self_attn"
 Q, K = f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.k_proj.weight"

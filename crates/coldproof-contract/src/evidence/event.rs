@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     AllocFact, ApplicationFact, CacheFact, CensusFact, ClaimFact, ControlFact, FreeFact,
     LaunchFact, LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact,
-    Provenance, ReadBackFact, ReceiptFact, RegionFact, SlotFact, SourceReadBackFact, StateFact,
-    StepFact, UncontrolledFact,
+    Provenance, ReadBackFact, ReceiptFact, RegionFact, ReorderedFact, SlotFact, SourceReadBackFact,
+    StateFact, StepFact, UncontrolledFact,
 };
 use crate::words::Rank;
 
@@ -64,6 +64,10 @@ pub enum Fact {
     SourceReadBack(SourceReadBackFact),
     /// Where a slot's elements came from, decoded from sentinels.
     Origins(OriginsFact),
+    /// The same, in the order in which the engine stores the elements of a slot that it packs.
+    Order(OriginsFact),
+    /// Such a slot's elements put in a cold load's order.
+    Reordered(ReorderedFact),
     /// Outputs.
     Logits(LogitsFact),
     /// Positive control: one live slot changed in place, then the replay.
@@ -101,6 +105,8 @@ impl Fact {
             | Self::ReadBack(_)
             | Self::SourceReadBack(_)
             | Self::Origins(_)
+            | Self::Order(_)
+            | Self::Reordered(_)
             | Self::Logits(_)
             | Self::Control(_)
             | Self::Census(_) => Provenance::Observed,

@@ -340,6 +340,15 @@ pub struct OriginsFact {
     pub runs: Vec<OriginRun>,
 }
 
+/// A slot's elements put in the order in which a cold load stores them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReorderedFact {
+    /// The slot.
+    pub slot: SlotName,
+    /// Digest of the bytes after that.
+    pub content: Hex128,
+}
+
 /// One row of logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogitsRow {

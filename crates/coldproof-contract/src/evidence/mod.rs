@@ -16,8 +16,9 @@ pub use event::{Event, Fact};
 pub use facts::{
     AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,
     LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact, PhaseFact,
-    PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact, SlotFact,
-    SourceReadBackFact, StateFact, StepFact, StepOutcome, UncontrolledFact,
+    PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact,
+    ReorderedFact, SlotFact, SourceReadBackFact, StateFact, StepFact, StepOutcome,
+    UncontrolledFact,
 };
 pub use header::{
     Ability, ArmHeader, CheckpointHeader, EngineHeader, Header, LaneName, RequiredItem, Settings,

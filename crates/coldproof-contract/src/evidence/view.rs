@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{
     ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact, Claimed,
     ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact,
-    Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, SlotFact,
-    SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
+    Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, ReorderedFact,
+    SlotFact, SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
 };
 use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
 
@@ -86,6 +86,10 @@ pub struct PhaseView<'r> {
     pub sources: BTreeMap<&'r str, Observed<Seen<'r, SourceReadBackFact>>>,
     /// Decoded origins.
     pub origins: BTreeMap<SlotKey<'r>, Observed<Seen<'r, OriginsFact>>>,
+    /// Stored orders of slots that the engine packs.
+    pub orders: BTreeMap<SlotKey<'r>, Observed<Seen<'r, OriginsFact>>>,
+    /// Such slots in a cold load's order.
+    pub reordered: BTreeMap<SlotKey<'r>, Observed<Seen<'r, ReorderedFact>>>,
     /// Outputs of requests that were decoded alone, by (request, mode, repeat).
     pub logits: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
     /// Outputs of requests that were decoded together, by (request, mode, batch).
@@ -305,6 +309,12 @@ fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
         }
         Fact::Origins(fact) => {
             phase.origins.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
+        }
+        Fact::Order(fact) => {
+            phase.orders.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
+        }
+        Fact::Reordered(fact) => {
+            phase.reordered.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
         }
         Fact::Logits(fact) => {
             let (request, mode) = (fact.request.as_str(), fact.mode.as_str());

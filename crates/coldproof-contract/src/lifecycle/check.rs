@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Account, account};
-use super::{LedgerError, PostLoadError};
+use super::{LedgerError, PostLoadError, permuted};
 use crate::derived::read_text;
-use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView};
+use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
 use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
-use crate::words::{Fragment, Hex128, Rank, SlotKind, SlotName};
+use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
 /// Judges what engines claim of their applications. Byte differences are judged by [`check`],
 /// after the rooms whose findings explain some of them.
@@ -67,6 +67,11 @@ fn rank_account(
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
     let fact = manifest.fact;
+    if rules(case, phase).is_empty() {
+        // Nobody says where sources belong: what they were applied to is held against no promise.
+        unfinished(case, site, phase, rank);
+        return;
+    }
     let optional = fact.allowed_missing.iter().filter(|source| fact.delivered.contains(source));
     let promised: BTreeSet<&str> = fact.required.iter().chain(optional).map(|s| &**s).collect();
     match account(rules(case, phase), arm, phase, rank, &promised) {
@@ -139,6 +144,20 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
     }
 }
 
+/// Layers of a model that the catalogue does not know: what a cold load finished and this update did
+/// not.
+fn unfinished(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>, rank: Rank) {
+    let of = |stage: PostLoadStage| -> BTreeSet<&str> {
+        let own = phase.post_loads.iter().filter(|p| p.rank == rank && p.fact.stage == stage);
+        own.map(|p| p.fact.layer.as_str()).collect()
+    };
+    let rank = case.rank_index(site.0, rank);
+    for layer in of(PostLoadStage::Expected).difference(&of(PostLoadStage::Processed)) {
+        let error = PostLoadError::NeverProcessed { layer: (*layer).to_owned() };
+        raise_post_load(case, site, rank, &error, None);
+    }
+}
+
 fn raise_post_load(
     case: &mut Case<'_, '_>,
     site: (usize, usize),
@@ -162,7 +181,21 @@ fn raise_post_load(
         .expected("expected = processed = finalised, once each", error.to_string())
         .why("a layer is finished exactly once, after everything that it needs");
     finding.events.extend(event);
-    case.raise(finding, site, &[]);
+    // What a layer packs is wrong for as long as the layer is not finished, and so is what is inside.
+    let phase = &case.view.arms[site.0].phases[site.1];
+    let owner = layer.split('/').next().unwrap_or(layer);
+    if code == FindingCode::FinalisedNever && owner != layer && case.has(code, owner) {
+        return;
+    }
+    let own = phase.slots.values().map(|slot| slot.fact).filter(|slot| {
+        code == FindingCode::FinalisedNever
+            && slot.slot_kind == SlotKind::Parameter
+            && (owner == layer || slot.packing == Packing::Opaque)
+            && slot.slot.owner() == owner
+    });
+    let own: BTreeSet<&str> = own.map(|slot| slot.slot.0.as_str()).collect();
+    let packed: Vec<&str> = own.into_iter().collect();
+    case.raise(finding, site, &packed);
 }
 
 fn raise(
@@ -214,7 +247,11 @@ fn raise(
 fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let site = (case.arm_index(difference.arm), difference.phase_index);
     let step = case.view.arms[site.0].step_name(difference.read.step);
-    let text = read_text(difference);
+    let order = permuted::text(case, difference);
+    let text = match &order {
+        Some(order) => format!("{}; {order}", read_text(difference)),
+        None => read_text(difference),
+    };
     let found = symptom("read-back", step, difference.read.seq, text.clone());
     let slot = &difference.slot.slot.0;
     let rank = case.rank_index(site.0, difference.rank);
@@ -234,6 +271,10 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         // No bijection of its sources: all that belong there went nowhere.
         let own = case.view.header.rules.iter().filter(|rule| rule.slot.0 == *slot);
         stale.extend(own.map(|rule| rule.source.as_str()));
+    }
+    if stale.is_empty() && difference.holds == Holds::Old {
+        // Nobody says what belongs there, and nothing came.
+        stale.insert(slot);
     }
     for source in &stale {
         let mut finding = Finding::new(FindingCode::ApplicationMissing, *source, rank)

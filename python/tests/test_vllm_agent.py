@@ -1,0 +1,362 @@
+"""The parts of the vLLM agent that need torch alone: what it sees, and how it answers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from coldproof import walk
+from coldproof.agent import Died, Refused, Unsupported, answer, done, one_line
+from coldproof.vllm import unit_vectors
+from coldproof.vllm.applications import Applications, Layout, box_of
+from coldproof.vllm.slots import HANDLES, Census, Serials, in_memory_order
+from coldproof.vllm.tensors import TensorRef
+
+Parameter = torch.nn.Parameter
+
+
+def box(view: torch.Tensor, whole: torch.Tensor) -> Any:
+    return box_of(Layout.of(view), Layout.of(whole))
+
+
+# -- boxes -----------------------------------------------------------------------------------
+
+
+def test_a_narrowed_or_transposed_view_is_the_box_that_it_covers() -> None:
+    whole = torch.arange(24.0).view(4, 6)
+    assert box(whole, whole) == [[0, 4], [0, 6]]
+    assert box(whole.t(), whole) == [[0, 4], [0, 6]]
+    assert box(whole.view(24), whole) == [[0, 4], [0, 6]]
+    assert box(whole[1:3], whole) == [[1, 3], [0, 6]]
+    assert box(whole[1:3, 2:5].t(), whole) == [[1, 3], [2, 5]]
+    assert box(whole[2], whole) == [[2, 3], [0, 6]]
+    assert box(whole[:, 5], whole) == [[0, 4], [5, 6]]
+
+
+def test_one_expert_of_a_stack_is_a_box() -> None:
+    stack = torch.zeros(3, 4, 6)
+    assert box(stack[2, 1:3], stack) == [[2, 3], [1, 3], [0, 6]]
+    assert box(stack[1].t(), stack) == [[1, 2], [0, 4], [0, 6]]
+
+
+def test_a_slot_that_is_itself_transposed_or_a_part_of_a_storage_has_its_own_boxes() -> None:
+    square = torch.zeros(4, 4).t()
+    assert box(square[2:4], square) == [[2, 4], [0, 4]]
+    second = torch.zeros(2, 4, 6)[1]
+    assert box(second[1:2], second) == [[1, 2], [0, 6]]
+    assert box(torch.zeros(2, 4, 6)[0], second) is None
+
+
+def test_what_is_no_box_is_none() -> None:
+    whole = torch.zeros(4, 6)
+    assert box(whole[::2], whole) is None
+    assert box(whole[0:1].expand(4, 6), whole) is None
+    assert box(whole.view(24)[3:9], whole) is None
+    assert box(whole.view(torch.int16), whole) is None
+    assert box(whole[2:2], whole) is None
+
+
+# -- applications ----------------------------------------------------------------------------
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(torch.zeros(4, 6), requires_grad=False)
+        self.register_buffer("scale", torch.zeros(2))
+
+
+Load = Callable[[Layer, dict[str, torch.Tensor]], object]
+
+
+def load(into: Layer, loader: Load, **sources: torch.Tensor) -> Applications:
+    recorder = Applications(into)
+    with recorder, torch.no_grad():
+        loader(into, dict(recorder.deliver(iter(sources.items()))))
+    return recorder
+
+
+def test_copies_of_parts_are_applications() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        layer.weight.data[0:2].copy_(given["q"])
+        layer.weight.data.narrow(0, 2, 2).copy_(given["k"].t()[1:3])
+
+    seen = load(Layer(), loader, q=torch.ones(2, 6), k=torch.ones(6, 3))
+    assert seen.records == [
+        ("q", [[0, 2], [0, 6]], "weight", [[0, 2], [0, 6]]),
+        ("k", [[0, 6], [1, 3]], "weight", [[2, 4], [0, 6]]),
+    ]
+    assert (seen.sent, seen.consumed) == (["q", "k"], {"q", "k"})
+
+
+def test_a_copy_that_converts_is_an_application() -> None:
+    source = torch.ones(4, 6, dtype=torch.bfloat16)
+    seen = load(Layer(), lambda layer, given: layer.weight.copy_(given["w"]), w=source)
+    assert seen.records == [("w", [[0, 4], [0, 6]], "weight", [[0, 4], [0, 6]])]
+
+
+def test_a_buffer_is_a_slot_too() -> None:
+    seen = load(Layer(), lambda layer, given: layer.scale.copy_(given["s"]), s=torch.ones(2))
+    assert seen.records == [("s", [[0, 2]], "scale", [[0, 2]])]
+
+
+def test_a_computed_source_is_consumed_and_not_attributed() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        layer.weight.copy_(torch.cat([-given["a"].exp(), given["b"]]))
+        layer.scale.fill_(given["c"].item())
+
+    sources = {"a": torch.ones(2, 6), "b": torch.ones(2, 6), "c": torch.ones(())}
+    seen = load(Layer(), loader, **sources)
+    assert (seen.records, seen.consumed) == ([], {"a", "b", "c"})
+
+
+def test_a_source_that_is_only_looked_at_goes_nowhere() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        given["w"].view(24).narrow(0, 0, 3).detach()
+        torch.empty(4, 6, device="meta").copy_(given["w"])
+
+    seen = load(Layer(), loader, w=torch.ones(4, 6))
+    assert (seen.sent, seen.records, seen.consumed) == (["w"], [], set())
+
+
+def test_names_follow_a_parameter_that_was_replaced() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        layer.weight.copy_(given["w"])
+        layer.weight = Parameter(torch.zeros(6, 4), requires_grad=False)
+        layer.weight[1:2].copy_(given["row"])
+
+    seen = load(Layer(), loader, w=torch.ones(4, 6), row=torch.ones(1, 4))
+    assert [record[2:] for record in seen.records] == [
+        ("weight", [[0, 4], [0, 6]]),
+        ("weight", [[1, 2], [0, 4]]),
+    ]
+
+
+def test_a_copy_into_a_temporary_is_no_application() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        torch.empty(4, 6).copy_(given["w"])
+
+    seen = load(Layer(), loader, w=torch.ones(4, 6))
+    assert (seen.records, seen.consumed) == ([], {"w"})
+
+
+def test_a_slot_that_takes_the_delivered_memory_was_written_by_it() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        layer.weight.data = given["w"]
+
+    seen = load(Layer(), loader, w=torch.ones(4, 6))
+    assert seen.records == [("w", [[0, 4], [0, 6]], "weight", [[0, 4], [0, 6]])]
+    assert seen.consumed == {"w"}
+
+
+def test_slots_that_are_parts_of_one_storage_are_told_apart() -> None:
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.zeros(8)
+            self.first = Parameter(flat[:4], requires_grad=False)
+            self.second = Parameter(flat[4:], requires_grad=False)
+
+    model = Flat()
+    recorder = Applications(model)
+    with recorder, torch.no_grad():
+        for _, tensor in recorder.deliver(iter([("s", torch.ones(4))])):
+            model.second.copy_(tensor)
+    assert recorder.records == [("s", [[0, 4]], "second", [[0, 4]])]
+
+
+def test_delivered_memory_is_the_loaders_to_free() -> None:
+    recorder = Applications(Layer())
+    with recorder:
+        for _, tensor in recorder.deliver(iter([("w", torch.ones(4, 6))])):
+            storage = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+        del tensor
+        gc.collect()
+        assert storage.expired()
+        # Memory at the same address is another tensor's now.
+        Layer().weight.data.copy_(torch.ones(4, 6))
+    assert (recorder.records, recorder.consumed) == ([], set())
+
+
+# -- slots -----------------------------------------------------------------------------------
+
+
+class Linear(torch.nn.Module):
+    """A layer whose weight went into a closure, as on CPU."""
+
+    def __init__(self, weight: torch.Tensor, *, keep: bool) -> None:
+        super().__init__()
+        packed = weight.clone().t().contiguous()
+        self.output_size, self.input_size = weight.shape
+        left = weight if keep else torch.empty(0, dtype=weight.dtype)
+        self.weight = Parameter(left, requires_grad=False)
+        self.cpu_linear = lambda x, weight, bias: x @ packed
+
+
+def census(model: torch.nn.Module, caches: list[torch.Tensor] | None = None) -> Census:
+    taken = Census(model, set(), caches or [])
+    taken.reached(walk(model).tensors, [path for path, _ in model.named_modules()])
+    return taken
+
+
+def facts(taken: Census) -> dict[str, dict[str, Any]]:
+    serials = Serials()
+    found = [slot.fact(serials, 1) for slot in taken.slots.values()]
+    return {fact["slot"]: fact for fact in found if fact is not None}
+
+
+def test_names_that_share_a_storage_are_one_slot_with_aliases() -> None:
+    model = torch.nn.ModuleDict({"embed": Layer(), "head": Layer()})
+    model["head"].weight = Parameter(model["embed"].weight.data, requires_grad=False)
+    found = facts(census(model))
+    assert found["embed.weight"]["slot_kind"] == "parameter"
+    assert found["embed.weight"]["aliases"] == ["head.weight"]
+    assert found["head.weight"]["slot_kind"] == "alias"
+    assert found["head.weight"]["aliases"] == ["embed.weight"]
+    assert found["head.scale"]["slot_kind"] == "buffer"
+
+
+def test_a_slot_on_meta_has_no_memory() -> None:
+    model = Layer()
+    model.weight = Parameter(torch.empty(4, 6, device="meta"), requires_grad=False)
+    fact = facts(census(model))["weight"]
+    assert (fact["fingerprint"], fact["logical_shape"]) == (None, [4, 6])
+
+
+def test_what_the_walk_reaches_is_derived_and_caches_are_left_out() -> None:
+    model = Layer()
+    cache = torch.zeros(2, 3)
+    model.kernel = {"scales": torch.ones(3), "cache": cache, "view": model.weight.data[1:]}
+    assert sorted(census(model, [cache]).slots) == ["/kernel['scales']", "scale", "weight"]
+    assert "/kernel['cache']" in census(model).slots
+
+
+def test_a_transposed_tensor_is_read_in_the_order_of_its_memory() -> None:
+    model = Layer()
+    model.absorbed = torch.arange(24.0).view(2, 3, 4).permute(1, 2, 0)
+    model.gaps = torch.zeros(4, 6)[:, ::2]
+    model.weight = Parameter(torch.zeros(6, 4).t(), requires_grad=False)
+    found = facts(census(model))
+    assert found["/absorbed"]["fingerprint"]["shape"] == [2, 3, 4]
+    assert found["weight"]["packing"] == {"kind": "opaque"}
+    assert "/gaps" not in found
+    assert in_memory_order(model.absorbed).is_contiguous()
+
+
+def test_a_handle_is_a_slot_and_has_another_serial_once_it_is_replaced() -> None:
+    model = torch.nn.ModuleDict({"proj": Linear(torch.ones(3, 5), keep=False)})
+    serials = Serials()
+    fact = census(model).slots["proj.weight"].fact(serials, 1)
+    assert fact is not None
+    assert (fact["slot_kind"], fact["logical_shape"]) == ("derived", [3, 5])
+    assert int(fact["fingerprint"]["address"], 16) > HANDLES
+    before = model["proj"].cpu_linear
+    assert serials.of_handle(before) == fact["fingerprint"]["storage"]
+    model["proj"].cpu_linear = lambda x, weight, bias: before(x, weight, bias)
+    assert serials.of_handle(model["proj"].cpu_linear) != fact["fingerprint"]["storage"]
+
+
+def test_a_kept_weight_and_the_copy_that_multiplies_are_two_slots() -> None:
+    model = torch.nn.ModuleDict({"proj": Linear(torch.ones(3, 5), keep=True)})
+    found = facts(census(model))
+    assert found["proj.weight"]["slot_kind"] == "parameter"
+    assert found["proj/cpu_linear"]["inputs"] == ["proj.weight"]
+
+
+# -- unit vectors ----------------------------------------------------------------------------
+
+
+def test_a_layer_is_read_exactly_through_its_multiplication() -> None:
+    bits = torch.arange(0x0080, 0x7F80, 3, dtype=torch.int32).to(torch.int16)
+    weight = bits[: 3 * 1500].reshape(3, 1500).view(torch.bfloat16)
+    layer = Linear(weight, keep=False)
+    assert unit_vectors.is_opaque(layer)
+    assert not unit_vectors.is_copied(layer)
+    read = unit_vectors.read(layer)
+    assert torch.equal(read.view(torch.int16), weight.view(torch.int16))
+
+
+def test_a_layer_that_reads_its_own_weight_needs_no_unit_vectors() -> None:
+    layer = Linear(torch.ones(3, 5), keep=True)
+    assert unit_vectors.is_copied(layer)
+    layer.cpu_linear = torch.nn.functional.linear
+    assert not unit_vectors.is_copied(layer)
+    assert not unit_vectors.is_opaque(layer)
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+def test_a_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    values = torch.arange(6, dtype=torch.bfloat16)
+    file.write_bytes(b"header" + bytes(values.view(torch.uint8)) + b"rest")
+    fields = {"name": "w", "file": str(file), "offset": 6, "bytes": 12, "dtype": "BF16"}
+    read = TensorRef.of({**fields, "shape": [2, 3]}).read()
+    assert torch.equal(read, values.view(2, 3))
+    empty = TensorRef.of({**fields, "bytes": 0, "shape": [0, 3]}).read()
+    assert tuple(empty.shape) == (0, 3)
+
+
+def test_a_file_that_ends_early_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"12345678")
+    ref = TensorRef("w", str(file), 2, 8, "F32", (2,))
+    with pytest.raises(Refused, match=r"model\.safetensors` ends within `w`"):
+        ref.read()
+    with pytest.raises(Refused, match=r"other` cannot be opened"):
+        TensorRef("w", str(tmp_path / "other"), 0, 8, "F32", (2,)).read()
+    with pytest.raises(Refused, match="`w` is of dtype F4"):
+        TensorRef("w", str(file), 0, 8, "F4", (2,)).read()
+
+
+# -- answers ---------------------------------------------------------------------------------
+
+
+class Adapter:
+    name = "not a command"
+
+    def resume(self) -> dict[str, Any]:
+        return done()
+
+    def refuse(self) -> dict[str, Any]:
+        raise Refused("no such slot\nsecond line")
+
+    def sleep(self, level: int) -> dict[str, Any]:
+        raise Unsupported(f"no sleep at level {level}")
+
+    def die(self) -> dict[str, Any]:
+        raise Died("the engine core ended\ntraceback")
+
+    def fail(self) -> dict[str, Any]:
+        raise ValueError("first\nsecond")
+
+    def _hidden(self) -> dict[str, Any]:
+        return done()
+
+
+def error_of(command: str, **fields: object) -> Any:
+    return answer(Adapter(), {"command": command, **fields}).get("error")
+
+
+def test_each_way_of_saying_no_has_its_own_answer() -> None:
+    assert answer(Adapter(), {"command": "resume"}) == {"answer": "done"}
+    assert error_of("refuse") == {"error": "refused", "text": "no such slot"}
+    assert error_of("sleep", level=2) == {"error": "unsupported", "what": "no sleep at level 2"}
+    died = {"error": "died", "text": "the engine core ended", "kernel": None, "address": None}
+    assert error_of("die") == died
+
+
+def test_what_the_engine_raises_is_a_refusal_of_one_line_in_its_own_words() -> None:
+    assert error_of("fail") == {"error": "refused", "text": "ValueError: first"}
+    assert error_of("sleep", depth=1)["error"] == "refused"
+    assert one_line(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize("command", ["unknown", "_hidden", "name", ""])
+def test_what_is_no_command_is_unsupported(command: str) -> None:
+    assert error_of(command) == {"error": "unsupported", "what": command}
