@@ -108,7 +108,7 @@ def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
         if key not in proofs:
             both, out = pair(family), tmp_path_factory.mktemp("out")
             engine = ["--engine", "vllm", "--python", sys.executable, "--format", "json"]
-            there = ["--from", both.a, "--to", both.b, "--out", out]
+            there = ["--from", str(both.a), "--to", str(both.b), "--out", str(out)]
             done = coldproof("prove", *engine, *there, *options)
             assert done.returncode in {0, 1, 3}, done.stderr[-4000:]
             verdict = json.loads(done.stdout)
