@@ -28,9 +28,12 @@ pub(crate) struct Orders {
     slots: BTreeMap<(Rank, SlotName), Vec<Element>>,
 }
 
-/// The bytes of packed slots as they are stored, once for each sentinel checkpoint.
+/// The bytes of a slot, once for each sentinel checkpoint.
+type Loads = (Dtype, Vec<Vec<u8>>);
+
+/// The bytes of packed slots as they are stored.
 #[derive(Debug, Default)]
-pub(crate) struct Stored(BTreeMap<(Rank, SlotName), (Dtype, Vec<Vec<u8>>)>);
+pub(crate) struct Stored(BTreeMap<(Rank, SlotName), Loads>);
 
 /// Whether a slot's order is the engine's own.
 fn is_packed(slot: &SlotFact) -> bool {

@@ -1,11 +1,11 @@
 //! The storage registry over tensors: registered before capture, compared after an update.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_contract::storage::{
-    Change, Field, Hold, Outcome, Registry, RegistryDraft, Sighting, Stability,
+    Change, Field, Hold, Outcome, Registry, RegistryDraft, Sighting,
 };
-use coldproof_contract::words::{Fingerprint, SlotName, StorageId};
+use coldproof_contract::words::{Address, Fingerprint, SlotName, StorageId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -32,6 +32,8 @@ struct Open {
     storages: Storages,
     /// Captured storages of slots that must keep them, by name.
     stable: Vec<(SlotName, StorageId)>,
+    /// Where slots lay that may get another storage.
+    replaceable: BTreeMap<SlotName, (StorageId, Address)>,
 }
 
 #[pymethods]
@@ -48,7 +50,8 @@ impl SlotRegistry {
             }
         };
         let (draft, storages) = (RegistryDraft::default(), Storages::new(hold));
-        Ok(Self { hold, open: Some(Open { draft, storages, stable: Vec::new() }) })
+        let (stable, replaceable) = (Vec::new(), BTreeMap::new());
+        Ok(Self { hold, open: Some(Open { draft, storages, stable, replaceable }) })
     }
 
     /// Registers a slot. A slot that is not stable may get another storage of the same layout.
@@ -58,21 +61,24 @@ impl SlotRegistry {
         let open = self.open.as_mut().ok_or_else(|| sealed(py))?;
         let (serial, bytes) = open.storages.identify(tensor)?;
         let print = fingerprint::read(tensor, serial, bytes)?;
-        let stability = if stable { Stability::Stable } else { Stability::Replaceable };
         let slot = SlotName::from(name);
-        let registered = open.draft.register(slot.clone(), print, stability);
+        let place = (serial, print.address);
+        let registered = open.draft.register(slot.clone(), print);
         registered.map_err(|error| Raise::Registry.with(py, error))?;
         if stable {
             open.stable.push((slot, serial));
+        } else {
+            open.replaceable.insert(slot, place);
         }
         Ok(())
     }
 
     /// Makes the registry final. Do so before capture.
     fn seal(&mut self, py: Python<'_>) -> PyResult<SlotSnapshot> {
-        let Open { draft, storages, mut stable } = self.open.take().ok_or_else(|| sealed(py))?;
+        let Open { draft, storages, mut stable, replaceable } =
+            self.open.take().ok_or_else(|| sealed(py))?;
         stable.sort_unstable();
-        Ok(SlotSnapshot { registry: draft.seal(self.hold), storages, stable })
+        Ok(SlotSnapshot { registry: draft.seal(self.hold), storages, stable, replaceable })
     }
 }
 
@@ -87,6 +93,7 @@ pub(crate) struct SlotSnapshot {
     registry: Registry,
     storages: Storages,
     stable: Vec<(SlotName, StorageId)>,
+    replaceable: BTreeMap<SlotName, (StorageId, Address)>,
 }
 
 #[pymethods]
@@ -119,9 +126,9 @@ impl SlotSnapshot {
         seen.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut snapshot = self.registry.snapshot();
         for (slot, print) in &seen {
-            let gone = Sighting::Gone;
             let alive = print.as_ref().filter(|_| !expired.contains(slot));
-            let sighting = alive.map_or(gone, Sighting::At);
+            let alive = alive.map(|print| self.in_place(slot, print));
+            let sighting = alive.as_ref().map_or(Sighting::Gone, Sighting::At);
             snapshot.see(slot, sighting).map_err(|error| Raise::Registry.with(py, error))?;
         }
         let changes = snapshot.changes();
@@ -137,6 +144,15 @@ impl SlotSnapshot {
 }
 
 impl SlotSnapshot {
+    /// A slot as the registry sees it: one that may move lies where it lay.
+    fn in_place(&self, slot: &SlotName, print: &Fingerprint) -> Fingerprint {
+        let mut print = print.clone();
+        if let Some((storage, address)) = self.replaceable.get(slot) {
+            (print.storage, print.address) = (*storage, *address);
+        }
+        print
+    }
+
     /// Stable slots whose captured storage was freed, whatever they have now.
     fn expired(&self, py: Python<'_>) -> PyResult<BTreeSet<SlotName>> {
         let gone = self.storages.expired(py)?;

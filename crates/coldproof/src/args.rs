@@ -27,7 +27,7 @@ Exit codes: 0 proven, 1 a finding, 2 bad input or usage, 3 undecided, 70 a bug, 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Prove one live update of an engine.
-    Prove(ProveArgs),
+    Prove(Box<ProveArgs>),
     /// Judge recorded evidence again.
     Check(CheckArgs),
     /// Two-way key accounting of a checkpoint, without an engine.
@@ -120,8 +120,8 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ep: u32,
     /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
-    /// stale-copy:TENSOR, extra:NAME; or reversed, which is no fault. The manifest promises all. May be
-    /// given several times.
+    /// stale-copy:TENSOR, extra:NAME; or reversed, which is no fault. The manifest promises all.
+    /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     pub payload: Vec<String>,
     /// Only these lanes (may be given several times).
@@ -172,7 +172,7 @@ A list of known findings (--known) is TOML, an entry each:
   models = [\"qwen3_moe\"]
   code = \"finalised-never\"
   object = \"model.layers.*\"
-  link = \"https://...\"
+  link = \"https://HOST/ISSUE\"
   expires = \"2027-03-01\"";
 
 const KEYS_EXAMPLES: &str = "\

@@ -7,7 +7,7 @@
 //! models = ["qwen3_moe", "mixtral"] # `model_type` of the configuration; absent: every model
 //! code = "finalised-never"
 //! object = "model.layers.*"         # `*` stands for any text
-//! link = "https://…"
+//! link = "https://HOST/ISSUE"
 //! expires = "2027-03-01"            # the first day on which it is no longer accepted
 //! ```
 

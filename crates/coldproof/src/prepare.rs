@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart};
 use coldproof_contract::evidence::LaneName;
 use coldproof_contract::routing::{Placement, SourceRule};
@@ -77,30 +77,20 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
     let mut lanes = settings.lanes.clone();
+    if let Model::Outline(outline) = &to.model {
+        // Where no source has a place, no origin can be wrong.
+        lanes.remove(&LaneName::Routing);
+        let what = &outline.model_type;
+        notes.push(format!("the catalogue does not know `{what}`: a cold load is the baseline"));
+    }
     let routing_topology = match &to.model {
         Model::Known(config) if embedded => {
             topology::routing(config, &to.rules, topology, settings, least, &mut notes)
         }
-        Model::Known(_) => topology,
-        Model::Outline(outline) => {
-            notes.push(format!(
-                "the catalogue does not know `{}`: the baseline is what a cold load shows",
-                outline.model_type
-            ));
-            lanes.remove(&LaneName::Routing);
-            topology
-        }
+        Model::Known(_) | Model::Outline(_) => topology,
     };
     progress.say("making checkpoints that differ in every element");
-    let changed = made.join("changed");
-    perturb_apart(
-        (&from.checkpoint, &from.rules),
-        (&to.checkpoint, &to.rules),
-        to.tied(),
-        &changed,
-        settings.seed,
-    )
-    .map_err(failure)?;
+    let changed = changed(&from, &to, &made, settings.seed)?;
     let changed = read(&changed, loader)?;
     let mut headers = Vec::new();
     let mut delivery = |label: &str, read: &Read| -> Result<Delivery, Failure> {
@@ -149,6 +139,14 @@ fn sent(payload: &Payload, a: &Delivery, b: &Delivery) -> Result<Vec<TensorRef>,
             format!("`coldproof keys {}` lists them", b.folder),
         )),
     }
+}
+
+/// Makes P, which differs from A and from B in every element.
+fn changed(from: &Read, to: &Read, made: &Utf8Path, seed: u64) -> Result<Utf8PathBuf, Failure> {
+    let folder = made.join("changed");
+    let (a, b) = ((&from.checkpoint, &*from.rules), (&to.checkpoint, &*to.rules));
+    perturb_apart(a, b, to.tied(), &folder, seed).map_err(failure)?;
+    Ok(folder)
 }
 
 /// The folder of made checkpoints, removed at the end of the run however it ends.

@@ -154,7 +154,7 @@ fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
             return Err(Failure::usage(
                 "--engine",
                 format!("no adapter for engine `{name}` in this version"),
-                "`reference` is embedded, `vllm` is started; docs/adapters.md says how to write one",
+                "`reference` is embedded, `vllm` is started; docs/adapters.md: how to write one",
             ));
         }
     }

@@ -144,8 +144,8 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
     }
 }
 
-/// Layers of a model that the catalogue does not know: what a cold load finished and this update did
-/// not.
+/// Layers of a model that the catalogue does not know: what a cold load finished and this update
+/// did not.
 fn unfinished(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>, rank: Rank) {
     let of = |stage: PostLoadStage| -> BTreeSet<&str> {
         let own = phase.post_loads.iter().filter(|p| p.rank == rank && p.fact.stage == stage);
@@ -181,7 +181,7 @@ fn raise_post_load(
         .expected("expected = processed = finalised, once each", error.to_string())
         .why("a layer is finished exactly once, after everything that it needs");
     finding.events.extend(event);
-    // What a layer packs is wrong for as long as the layer is not finished, and so is what is inside.
+    // What a layer packs is wrong for as long as it is not finished, and so is what is inside.
     let phase = &case.view.arms[site.0].phases[site.1];
     let owner = layer.split('/').next().unwrap_or(layer);
     if code == FindingCode::FinalisedNever && owner != layer && case.has(code, owner) {
