@@ -83,3 +83,43 @@ fn elements(order: &OriginsFact) -> Option<Vec<(&str, u64)>> {
     }
     Some(elements)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::OriginRun;
+
+    /// Runs of (source, first element, length).
+    fn order(sources: &[&str], runs: &[(Option<u32>, u64, u64)]) -> OriginsFact {
+        let mut slot = 0;
+        let runs = runs.iter().map(|&(source, element, length)| {
+            let first = slot;
+            slot += length;
+            let (count, slot_step, source_step) = (1, 0, 0);
+            OriginRun { slot: first, source, element, length, count, slot_step, source_step }
+        });
+        let sources = sources.iter().map(|source| (*source).to_owned()).collect();
+        OriginsFact { slot: "w".into(), sources, runs: runs.collect() }
+    }
+
+    #[test]
+    fn the_same_elements_in_another_order_are_permuted() {
+        let cold = order(&["q", "k"], &[(Some(0), 0, 2), (Some(1), 0, 2)]);
+        let warm = order(&["k", "q"], &[(Some(1), 0, 1), (Some(0), 0, 2), (Some(1), 1, 1)]);
+        let text = moved(&cold, &warm).unwrap();
+        assert!(text.starts_with("3 of 4 elements lie elsewhere"), "{text}");
+        assert!(text.contains("stored element 1 is `k`[0], after a cold load `q`[1]"), "{text}");
+    }
+
+    #[test]
+    fn the_same_order_and_other_elements_are_not() {
+        let cold = order(&["q", "k"], &[(Some(0), 0, 2), (Some(1), 0, 2)]);
+        assert_eq!(moved(&cold, &cold), None);
+        let doubled = order(&["q"], &[(Some(0), 0, 2), (Some(0), 0, 2)]);
+        assert_eq!(moved(&cold, &doubled), None);
+        let unwritten = order(&["q", "k"], &[(Some(0), 0, 2), (Some(1), 1, 1), (None, 0, 1)]);
+        assert_eq!(moved(&cold, &unwritten), None);
+        let nameless = order(&[], &[(Some(7), 0, 4)]);
+        assert_eq!(moved(&cold, &nameless), None);
+    }
+}

@@ -9,6 +9,7 @@ mod exercised;
 mod lifecycle;
 mod names;
 mod outputs;
+mod packed;
 mod recaptured;
 mod record;
 mod routing;
