@@ -197,8 +197,12 @@ class Census:
                 continue
             owner = max((m for m in modules if path.startswith(f"{m}.")), key=len, default="")
             inside = path[len(owner) :].lstrip(".")
-            name = f"{versions.slot_path(owner)}/{inside}"
+            owner = versions.slot_path(owner)
+            name = f"{owner}/{inside}"
             if versions.is_handle(inside):
                 self.slots[name] = Slot(name, "opaque", tensor, packed=True)
             else:
-                self._tensor(Slot(name, "derived", tensor, packed=True))
+                # What a layer keeps beside its weight was made of it.
+                weight = f"{owner}.weight"
+                inputs = [weight] if weight in self.slots else []
+                self._tensor(Slot(name, "derived", tensor, inputs=inputs, packed=True))

@@ -68,6 +68,7 @@ def test_a_tensor_that_is_left_out(prove: Prove) -> None:
     proof = delivered(prove, f"without:{Q}")
     assert proof.code == 1
     assert proof.objects("source-missing") == [Q], proof.summary
+    assert proof.objects("application-missing") == [], proof.summary
     # The outputs after this update show under the same finding.
     assert "largest difference from a cold load" in proof.events("source-missing", Q)
 
@@ -77,7 +78,8 @@ def test_a_tensor_twice_in_the_place_of_another(prove: Prove) -> None:
     assert proof.code == 1
     assert proof.objects("source-missing") == [K], proof.summary
     # vLLM counts elements, so the second `q_proj` stands for the one that is missing.
-    assert f"`{Q}` [0..128, 0..160] -> " in proof.events("application-missing", K)
+    assert f"`{Q}` [0..128, 0..160] -> " in proof.events("source-missing", K)
+    assert proof.objects("application-missing") == [], proof.summary
 
 
 def test_a_name_that_belongs_to_nothing(prove: Prove) -> None:

@@ -189,7 +189,7 @@ fn raise_post_load(
     }
     let own = phase.slots.values().map(|slot| slot.fact).filter(|slot| {
         code == FindingCode::FinalisedNever
-            && slot.slot_kind == SlotKind::Parameter
+            && matches!(slot.slot_kind, SlotKind::Parameter | SlotKind::Derived)
             && (owner == layer || slot.packing == Packing::Opaque)
             && slot.slot.owner() == owner
     });
@@ -231,6 +231,15 @@ fn raise(
     };
     // A source that no slot took is the names room's finding, not a second one of this room.
     if code == FindingCode::ApplicationMissing && case.has(FindingCode::SourceUnrouted, object) {
+        return;
+    }
+    // Nor is one that never came: what it would have filled is that finding's.
+    if code == FindingCode::ApplicationMissing && case.has(FindingCode::SourceMissing, object) {
+        let slots: Vec<&str> = slot.iter().map(|slot| slot.0.as_str()).collect();
+        case.raise(Finding::new(FindingCode::SourceMissing, object.clone(), rank), site, &slots);
+        for event in events {
+            case.join_slot(slots.first().copied().unwrap_or_default(), site, event);
+        }
         return;
     }
     let mut finding = Finding::new(code, object.clone(), rank)

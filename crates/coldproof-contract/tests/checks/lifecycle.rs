@@ -584,3 +584,22 @@ fn checks_count_parameters_and_sources() {
     assert_eq!(proven, wanted);
     assert_eq!(verdict.categories[2].checks, 81);
 }
+
+#[test]
+fn a_source_that_never_came_is_one_finding_with_the_slot_that_lacks_it() {
+    let mut run = correct();
+    run.phase("warm", "A>B").map(|_, mut fact| {
+        if let Fact::Manifest(manifest) = &mut fact {
+            manifest.delivered.retain(|source| source != GATE);
+        }
+        Some(fact)
+    });
+    account(&mut run, GATE, |_| vec![]);
+    stale(&mut run, "warm", "A>B", GATE_UP, &[GATE]);
+    assert_eq!(run.found(), [one(Code::SourceMissing, GATE, &[0])]);
+    // Delivered and not applied is the loader's.
+    let mut run = correct();
+    account(&mut run, GATE, |_| vec![]);
+    stale(&mut run, "warm", "A>B", GATE_UP, &[GATE]);
+    assert_eq!(run.found(), [one(Code::ApplicationMissing, GATE, &[0])]);
+}
