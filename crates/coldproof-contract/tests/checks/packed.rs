@@ -151,3 +151,25 @@ fn of_an_unknown_model_a_slot_that_nothing_reached_is_named_itself() {
     other_bytes(&mut run, GATE_UP);
     assert_eq!(run.found(), [one(Code::LoaderStale, GATE_UP, &[0])]);
 }
+
+#[test]
+fn what_is_inside_an_unfinished_layer_is_no_second_finding() {
+    let mut run = correct();
+    let inside = run.events.iter().find_map(|event| match &event.fact {
+        Fact::PostLoad(stage) if event.arm == "warm" && stage.layer == "norm" => {
+            Some(stage.clone())
+        }
+        _ => None,
+    });
+    let inside = PostLoadFact {
+        layer: "norm/kernel".to_owned(),
+        stage: PostLoadStage::Expected,
+        prerequisites: Vec::new(),
+        ..inside.unwrap()
+    };
+    let facts = vec![Fact::PostLoad(inside)];
+    run.phase("warm", "A>B").add(StepName::Update, Rank::default(), facts.clone());
+    assert_eq!(run.found(), [one(Code::FinalisedNever, "norm/kernel", &[0])]);
+    unfinished(&mut run);
+    assert_eq!(run.found(), [one(Code::FinalisedNever, "norm", &[0])]);
+}
