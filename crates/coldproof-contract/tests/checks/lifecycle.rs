@@ -597,9 +597,4 @@ fn a_source_that_never_came_is_one_finding_with_the_slot_that_lacks_it() {
     account(&mut run, GATE, |_| vec![]);
     stale(&mut run, "warm", "A>B", GATE_UP, &[GATE]);
     assert_eq!(run.found(), [one(Code::SourceMissing, GATE, &[0])]);
-    // Delivered and not applied is the loader's.
-    let mut run = correct();
-    account(&mut run, GATE, |_| vec![]);
-    stale(&mut run, "warm", "A>B", GATE_UP, &[GATE]);
-    assert_eq!(run.found(), [one(Code::ApplicationMissing, GATE, &[0])]);
 }
