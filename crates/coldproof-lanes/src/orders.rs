@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use coldproof_checkpoint::SentinelPlan;
 use coldproof_contract::digest::{self, SourceKey};
 use coldproof_contract::evidence::{
-    ArmHeader, Fact, LaneName, OriginsFact, PieceContent, ReorderedFact, SlotFact,
+    ArmHeader, Fact, LaneName, PieceContent, ReorderedFact, SlotFact,
 };
 use coldproof_contract::words::{ByteRange, Dtype, Packing, Rank, SlotKind, SlotName, StepName};
 
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineUnderTest, ReadBack, ReadBackRequest, Reply};
 use crate::lane::Lane;
-use crate::origins::compress;
+use crate::origins;
 use crate::session::{Slots, load, slots_of};
 
 /// The element of a source that a stored element is.
@@ -63,7 +63,7 @@ pub(crate) fn learn(lane: &mut Lane<'_, '_>, slots: &Slots) -> Orders {
             stored.read(driver, &slots)?;
             if last {
                 orders = decode(plan, std::mem::take(&mut stored));
-                orders.record(driver);
+                orders.record(driver, plan);
             }
             Ok(())
         });
@@ -105,13 +105,10 @@ pub(crate) fn decode(plan: &SentinelPlan, stored: Stored) -> Orders {
 
 impl Orders {
     /// Records every order as evidence.
-    pub(crate) fn record(&self, driver: &mut Driver<'_, '_>) {
+    pub(crate) fn record(&self, driver: &mut Driver<'_, '_>, plan: &SentinelPlan) {
         for ((rank, slot), elements) in &self.slots {
-            let (runs, used) = compress(elements.iter().copied().map(Some));
-            let name = |index: usize| self.sources.get(index).cloned().unwrap_or_default();
-            let sources = used.into_iter().map(name).collect();
-            let fact = OriginsFact { slot: slot.clone(), sources, runs };
-            driver.record(*rank, Fact::Order(fact));
+            let origins = elements.iter().copied().map(Some);
+            driver.record(*rank, Fact::Order(origins::fact(plan, slot.clone(), origins)));
         }
     }
 
@@ -136,7 +133,7 @@ impl Orders {
                 let range = ByteRange { address: print.address, bytes: print.bytes() };
                 let bytes = engine.read(*rank, range)?;
                 let size = print.dtype.bytes() as usize;
-                if let Some(bytes) = gather(&bytes, size, live, cold.iter()) {
+                if let Some(bytes) = gather(&bytes, size, &places(live), cold.iter()) {
                     let content = digest::content(&bytes);
                     facts.push((*rank, ReorderedFact { slot: name.clone(), content }));
                 }
@@ -173,6 +170,7 @@ impl Orders {
         stored: &[u8],
     ) -> Option<ReadBack> {
         let size = request.dtype.bytes() as usize;
+        let places = places(order);
         let (mut pieces, mut shares) = (Vec::new(), Vec::new());
         for wanted in &request.pieces {
             let source = self.sources.binary_search(&wanted.source).ok()?;
@@ -181,7 +179,7 @@ impl Orders {
             fragment.for_each_row(&wanted.source_shape, |first, length| {
                 elements.extend((first..first + length).map(|element| (source, element)));
             });
-            let bytes = gather(stored, size, order, elements.iter())?;
+            let bytes = gather(stored, size, &places, elements.iter())?;
             let key = SourceKey::new(&wanted.source, request.dtype, &wanted.source_shape).ok()?;
             shares.push(digest::digest_piece(&key, fragment, &bytes).ok()?);
             pieces.push(PieceContent {
@@ -195,17 +193,22 @@ impl Orders {
     }
 }
 
-/// The bytes of `wanted` elements, in that order, out of what is stored in `order`; nothing where
+/// Elements with the places where they are stored, in the order of elements.
+fn places(order: &[Element]) -> Vec<(Element, usize)> {
+    let mut places: Vec<(Element, usize)> =
+        order.iter().copied().enumerate().map(|(place, element)| (element, place)).collect();
+    places.sort_unstable();
+    places
+}
+
+/// The bytes of `wanted` elements, in that order, out of what is stored at `places`; nothing where
 /// one is not stored.
 fn gather<'e>(
     stored: &[u8],
     size: usize,
-    order: &[Element],
+    places: &[(Element, usize)],
     wanted: impl Iterator<Item = &'e Element>,
 ) -> Option<Vec<u8>> {
-    let mut places: Vec<(Element, usize)> =
-        order.iter().copied().enumerate().map(|(place, element)| (element, place)).collect();
-    places.sort_unstable();
     let mut bytes = Vec::with_capacity(stored.len());
     for element in wanted {
         let found = places.binary_search_by_key(element, |(element, _)| *element).ok()?;
@@ -217,11 +220,11 @@ fn gather<'e>(
 
 #[cfg(test)]
 mod tests {
-    use super::gather;
+    use super::{gather, places};
 
     #[test]
     fn elements_are_gathered_in_the_order_that_is_wanted() {
-        let order = [(1, 0), (0, 1), (0, 0), (1, 1)];
+        let order = places(&[(1, 0), (0, 1), (0, 0), (1, 1)]);
         let stored = [10, 11, 20, 21, 30, 31, 40, 41];
         let wanted = [(0, 0), (0, 1), (1, 0), (1, 1)];
         let got = gather(&stored, 2, &order, wanted.iter());

@@ -1,12 +1,25 @@
 //! Compresses the origin of every element into runs, and equal runs into one.
 
-use coldproof_contract::evidence::OriginRun;
+use coldproof_checkpoint::SentinelPlan;
+use coldproof_contract::evidence::{OriginRun, OriginsFact};
+use coldproof_contract::words::SlotName;
+
+/// Where a slot's elements came from, as evidence has it: (source of the plan, element) of each, or
+/// nothing where it has none.
+pub(crate) fn fact(
+    plan: &SentinelPlan,
+    slot: SlotName,
+    origins: impl Iterator<Item = Option<(usize, u64)>>,
+) -> OriginsFact {
+    let (runs, used) = compress(origins);
+    let name = |index: usize| plan.sources().get(index).map(|spec| spec.name.clone());
+    let sources = used.into_iter().map(|index| name(index).unwrap_or_default()).collect();
+    OriginsFact { slot, sources, runs }
+}
 
 /// Runs in slot order and the sources that they refer to. `origins` gives (source, element) of
 /// every logical element of a slot, or nothing where it has none.
-pub(crate) fn compress(
-    origins: impl Iterator<Item = Option<(usize, u64)>>,
-) -> (Vec<OriginRun>, Vec<usize>) {
+fn compress(origins: impl Iterator<Item = Option<(usize, u64)>>) -> (Vec<OriginRun>, Vec<usize>) {
     let mut sources: Vec<usize> = Vec::new();
     let mut runs: Vec<OriginRun> = Vec::new();
     let mut open: Option<OriginRun> = None;

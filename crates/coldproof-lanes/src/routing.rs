@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use coldproof_checkpoint::SentinelPlan;
-use coldproof_contract::evidence::{ArmHeader, Fact, LaneName, OriginsFact, SlotFact};
+use coldproof_contract::evidence::{ArmHeader, Fact, LaneName, SlotFact};
 use coldproof_contract::routing::Placement;
 use coldproof_contract::words::{
     ByteRange, CheckpointLabel, Dtype, Rank, SlotName, StepName, Topology,
@@ -15,7 +15,7 @@ use crate::engine::{EngineUnderTest, Reply};
 use crate::inputs::Inputs;
 use crate::lane::{COLD, COLD_ROUTING, Lane};
 use crate::orders::{self, Orders, Stored};
-use crate::origins::compress;
+use crate::origins;
 use crate::read_back::in_logical_order;
 use crate::session::{Order, Slots, load, look, permutation_range, slots_of, update};
 
@@ -56,7 +56,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         if let Some(plan) = &inputs.sentinel_plan {
             record(driver, plan, loads);
             now = orders::decode(plan, stored);
-            now.record(driver);
+            now.record(driver, plan);
         }
         let slots = finish(inputs, driver, at)?;
         let cold = Rc::clone(&driver.orders);
@@ -114,9 +114,7 @@ fn logical_bytes(
 fn record(driver: &mut Driver<'_, '_>, plan: &SentinelPlan, loads: Loads) {
     for ((rank, slot), (dtype, loads)) in loads {
         let origins = plan.decode_slot(dtype, &loads).into_iter();
-        let (runs, used) = compress(origins.map(|o| o.map(|o| (o.source, o.element))));
-        let name = |index: usize| plan.sources().get(index).map(|spec| spec.name.clone());
-        let sources = used.into_iter().map(|index| name(index).unwrap_or_default()).collect();
-        driver.record(rank, Fact::Origins(OriginsFact { slot, sources, runs }));
+        let origins = origins.map(|o| o.map(|o| (o.source, o.element)));
+        driver.record(rank, Fact::Origins(origins::fact(plan, slot, origins)));
     }
 }

@@ -7,7 +7,9 @@ use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::{Fragment, Packing, Rank, SlotName, Span, StepName, TransactionId};
 
 use crate::support::model::{self, EMBED, GATE, GATE_UP, HEAD, NORM, UP};
-use crate::support::{Run, assert_silent, assert_undecided, correct, correct_at, one, room};
+use crate::support::{
+    Run, assert_silent, assert_undecided, correct, correct_at, misplaced, one, room,
+};
 
 /// Changes the account of every application of `source` in `A>B` on every rank.
 fn account(run: &mut Run, source: &str, change: impl Fn(ApplicationFact) -> Vec<ApplicationFact>) {
@@ -263,15 +265,7 @@ fn the_wrong_half_of_a_slot_is_misplaced_and_its_gap_is_no_second_finding() {
 #[test]
 fn a_gap_in_a_slot_that_sentinels_show_misplaced_joins_that_finding() {
     let mut run = correct_at(2);
-    run.phase("routing", "A>S0").map(|rank, mut fact| {
-        if let Fact::Origins(origins) = &mut fact
-            && origins.slot.0 == GATE_UP
-            && rank.tp == 1
-        {
-            origins.runs[0].element = 0;
-        }
-        Some(fact)
-    });
+    misplaced(&mut run);
     account(&mut run, GATE, |_| vec![]);
     assert_eq!(run.found(), [one(Code::ShardMisplaced, GATE_UP, &[1])]);
     let events = run.judge().findings.remove(0).events;

@@ -5,7 +5,7 @@ use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::{Rank, StepName};
 
 use crate::support::engine::bits;
-use crate::support::{Run, assert_silent, assert_undecided, correct, model, one};
+use crate::support::{Run, assert_silent, assert_undecided, correct, model, moved, one};
 
 fn row(request: &str, at: &str, position: u32) -> LogitsRow {
     let digest = model::content(&format!("{at} {request} {position}"));
@@ -48,13 +48,6 @@ fn change(run: &mut Run, arm: &str, phase: &str, change: impl Fn(&mut LogitsFact
         }
         Some(fact)
     });
-}
-
-fn moved(row: &mut LogitsRow, by: f32) {
-    row.digest = model::content(&format!("{} moved by {by}", row.digest));
-    let bits = row.bits.as_mut().unwrap();
-    let first = f32::from_bits(u32::from_str_radix(&bits[..8], 16).unwrap());
-    bits.replace_range(..8, &format!("{:08x}", (first + by).to_bits()));
 }
 
 #[track_caller]

@@ -5,25 +5,12 @@ use coldproof_contract::verdict::{FindingCode as Code, Room};
 use coldproof_contract::words::{Rank, StepName, Topology};
 
 use crate::support::model::{self, EMBED, GATE_UP, NORM_F32};
-use crate::support::{Run, correct, correct_at, one, room};
+use crate::support::{Run, correct, correct_at, misplaced, one, room};
 
 /// The block under a captured slot is freed on one rank.
 fn freed(run: &mut Run, slot: &str, rank: Rank) {
     let fact = FreeFact { storage: model::storage(slot), address: model::address(slot) };
     run.phase("warm", "A>B").add(StepName::Update, rank, vec![Fact::Free(fact)]);
-}
-
-/// Rank 1 of the routing arm, which has two, holds the gate rows of rank 0.
-fn misplaced(run: &mut Run) {
-    run.phase("routing", "A>S0").map(|rank, mut fact| {
-        if let Fact::Origins(origins) = &mut fact
-            && origins.slot.0 == GATE_UP
-            && rank.tp == 1
-        {
-            origins.runs[0].element = 0;
-        }
-        Some(fact)
-    });
 }
 
 #[test]

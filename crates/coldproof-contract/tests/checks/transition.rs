@@ -1,13 +1,13 @@
 //! The transition: outputs, ends of steps, their order, generations.
 
-use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, StepFact, StepOutcome};
+use coldproof_contract::evidence::{Fact, LogitsFact, StepFact, StepOutcome};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::{Address, Generation, Hex128, Rank, StepName};
 
 use crate::support::model::{
     self, EMBED, GATE, GATE_UP, HEAD, NORM, NORM_F32, ROPE, UP, WORKSPACE,
 };
-use crate::support::{Run, Scope, assert_silent, correct, correct_at, one, room};
+use crate::support::{Run, Scope, assert_silent, correct, correct_at, moved, one, room};
 
 fn logits(scope: &mut Scope<'_>, change: impl Fn(&mut LogitsFact)) {
     scope.map(|_, mut fact| {
@@ -16,13 +16,6 @@ fn logits(scope: &mut Scope<'_>, change: impl Fn(&mut LogitsFact)) {
         }
         Some(fact)
     });
-}
-
-fn moved(row: &mut LogitsRow, by: f32) {
-    row.digest = model::content(&format!("{} moved by {by}", row.digest));
-    let bits = row.bits.as_mut().unwrap();
-    let first = f32::from_bits(u32::from_str_radix(&bits[..8], 16).unwrap());
-    bits.replace_range(..8, &format!("{:08x}", (first + by).to_bits()));
 }
 
 #[track_caller]

@@ -6,7 +6,7 @@ pub(crate) mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_contract::evidence::{
-    ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName, NodeFact,
+    ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName, LogitsRow, NodeFact,
     ReadBackFact, Record, RequiredItem, SCHEMA, Settings, SlotFact, StepFact, StepOutcome,
     census_digest,
 };
@@ -342,6 +342,27 @@ impl Scope<'_> {
         });
         self
     }
+}
+
+/// The first logit of a row, moved.
+pub(crate) fn moved(row: &mut LogitsRow, by: f32) {
+    row.digest = model::content(&format!("{} moved by {by}", row.digest));
+    let bits = row.bits.as_mut().unwrap();
+    let first = f32::from_bits(u32::from_str_radix(&bits[..8], 16).unwrap());
+    bits.replace_range(..8, &format!("{:08x}", (first + by).to_bits()));
+}
+
+/// Rank 1 of the routing arm, which has two, holds the gate rows of rank 0.
+pub(crate) fn misplaced(run: &mut Run) {
+    run.phase("routing", "A>S0").map(|rank, mut fact| {
+        if let Fact::Origins(origins) = &mut fact
+            && origins.slot.0 == model::GATE_UP
+            && rank.tp == 1
+        {
+            origins.runs[0].element = 0;
+        }
+        Some(fact)
+    });
 }
 
 /// A finding, for comparison with [`Run::found`].
