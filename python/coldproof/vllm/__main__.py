@@ -7,7 +7,7 @@ import json
 
 from coldproof.agent import serve
 
-from .engine import Adapter, prepare
+from .engine import Adapter
 
 
 def main() -> None:
@@ -30,8 +30,9 @@ def main() -> None:
         help="engine arguments as JSON, for example '{\"max_model_len\":256}'",
     )
     arguments = parser.parse_args()
-    prepare()
-    serve(Adapter(arguments.via, arguments.options))
+    adapter = Adapter(arguments.via, arguments.options)
+    adapter.prepare()
+    serve(adapter)
 
 
 if __name__ == "__main__":

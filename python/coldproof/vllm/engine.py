@@ -29,8 +29,22 @@ class Adapter:
         self.transaction = 1
         self.sources: list[dict[str, Any]] = []
         self.temporary: list[Any] = []
+        self.importing: threading.Thread | None = None
 
     # -- life --------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Sets the environment and begins to import vLLM, which takes longer than a small load."""
+        versions.set_environment()
+        self.importing = threading.Thread(
+            target=importlib.import_module, args=("vllm",), daemon=True
+        )
+        self.importing.start()
+
+    def _imported(self) -> None:
+        """Waits for that import: two threads that import one package can each see half of it."""
+        if self.importing is not None:
+            self.importing.join()
 
     def initialize(self, spec: dict[str, Any]) -> Answer:
         """Checks what is asked for; weights come with ``load``."""
@@ -44,6 +58,7 @@ class Adapter:
 
     def capabilities(self) -> Answer:
         """What this build of vLLM can do on this platform."""
+        self._imported()
         sleep = versions.supports_sleep()
         can = {"graphs": False, "sleep": sleep, "prefix_cache": True}
         about = {"kind": "vllm", "version": versions.version(), **can}
@@ -70,6 +85,7 @@ class Adapter:
 
     def load(self, tensors: list[dict[str, Any]]) -> Answer:
         """A cold load: vLLM starts on the folder that holds the tensors."""
+        self._imported()
         from vllm import LLM, SamplingParams
 
         if self.llm is not None:
@@ -336,9 +352,3 @@ def row_bits(row: dict[int, Any], vocabulary: int) -> list[int]:
     for token, entry in row.items():
         values[token] = entry.logprob
     return [int(bits) for bits in values.view(np.uint32)]
-
-
-def prepare() -> None:
-    """Sets the environment and begins to import vLLM, which takes longer than a small load."""
-    versions.set_environment()
-    threading.Thread(target=importlib.import_module, args=("vllm",), daemon=True).start()
