@@ -34,6 +34,9 @@ pub struct Driver<'a, 'p> {
     deadline: Duration,
     slowest_serve: Duration,
     hello: Capabilities,
+    /// What the phase began at, and after an update that the engine refused the same.
+    from: Option<CheckpointLabel>,
+    refused: Option<CheckpointLabel>,
     /// Graphs as they were last counted; none before a capture.
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
@@ -52,7 +55,18 @@ impl<'a, 'p> Driver<'a, 'p> {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
         let slowest_serve = Duration::ZERO;
-        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None, orders }
+        Self {
+            engine,
+            recorder,
+            cursor,
+            deadline,
+            slowest_serve,
+            hello,
+            from: None,
+            refused: None,
+            graphs: None,
+            orders,
+        }
     }
 
     /// Asks the engine what it can do, as the arm's first step.
@@ -74,9 +88,23 @@ impl<'a, 'p> Driver<'a, 'p> {
 
     /// Names what follows.
     pub fn phase(&mut self, phase: &str, at: &CheckpointLabel, from: Option<&CheckpointLabel>) {
+        self.from = from.cloned();
+        let (phase, at) = (phase.to_owned(), at.clone());
+        self.label(PhaseFact { phase, at, from: from.cloned(), refused: false });
+    }
+
+    fn label(&mut self, fact: PhaseFact) {
         self.cursor.next_step();
-        let fact = PhaseFact { phase: phase.to_owned(), at: at.clone(), from: from.cloned() };
         self.record(Rank::default(), Fact::Phase(fact));
+    }
+
+    /// If the arm ended because the engine refused an update: what it served before, as the label
+    /// of what follows.
+    pub fn refused(&mut self) -> bool {
+        let Some(at) = self.refused.take() else { return false };
+        let phase = format!("{at} again");
+        self.label(PhaseFact { phase, at, from: None, refused: true });
+        true
     }
 
     /// Records a fact of the present step.
@@ -105,6 +133,11 @@ impl<'a, 'p> Driver<'a, 'p> {
         }
         let drained = self.drain();
         let error = result.as_ref().err().cloned().or(drained.err());
+        if matches!(name, StepName::Update | StepName::Finalize)
+            && matches!(error, Some(EngineError::Refused { .. }))
+        {
+            self.refused = self.from.clone();
+        }
         let outcome = error.as_ref().map_or(StepOutcome::Ok, outcome_of);
         self.record(Rank::default(), Fact::Step(StepFact { name, outcome: Some(outcome) }));
         match error {

@@ -62,6 +62,11 @@ impl<'p> Lane<'_, 'p> {
             }
             plan(self.inputs, &mut driver)
         });
+        if driver.refused() {
+            let outcome = crate::session::refused(self.inputs, &mut driver);
+            // The evidence holds how it went; the checks read it from there.
+            drop(outcome);
+        }
         crate::session::end(driver, result);
     }
 

@@ -21,6 +21,8 @@ pub enum Payload {
     Extra(String),
     /// It sends everything backwards.
     Reversed,
+    /// It sends BF16 and F16 as F32, as a trainer holds them.
+    Float32,
 }
 
 /// A word that names no payload.
@@ -31,7 +33,7 @@ pub struct UnknownPayload(String);
 impl FromStr for Payload {
     type Err = UnknownPayload;
 
-    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`, `reversed`.
+    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`, `reversed`, `float32`.
     fn from_str(text: &str) -> Result<Self, UnknownPayload> {
         let unknown = || UnknownPayload(text.to_owned());
         let (word, value) = text.split_once(':').unwrap_or((text, ""));
@@ -43,6 +45,7 @@ impl FromStr for Payload {
             "stale-copy" => name().map(Self::StaleCopy),
             "extra" => name().map(Self::Extra),
             "reversed" if value.is_empty() => Ok(Self::Reversed),
+            "float32" if value.is_empty() => Ok(Self::Float32),
             _ => Err(unknown()),
         }
     }
@@ -57,6 +60,7 @@ impl fmt::Display for Payload {
             Self::StaleCopy(name) => write!(f, "stale-copy:{name}"),
             Self::Extra(name) => write!(f, "extra:{name}"),
             Self::Reversed => f.write_str("reversed"),
+            Self::Float32 => f.write_str("float32"),
         }
     }
 }
@@ -67,13 +71,19 @@ impl Payload {
     pub fn tensor(&self) -> Option<&str> {
         match self {
             Self::Without(name) | Self::Twice(name) | Self::StaleCopy(name) => Some(name),
-            Self::Cut(_) | Self::Extra(_) | Self::Reversed => None,
+            Self::Cut(_) | Self::Extra(_) | Self::Reversed | Self::Float32 => None,
         }
     }
 
-    /// What is delivered instead of `tensors`; `old` is what the engine serves before.
+    /// What is delivered instead of `tensors`; `old` is what the engine serves before, `wide` the
+    /// new content as F32.
     #[must_use]
-    pub fn of(&self, mut tensors: Vec<TensorRef>, old: &[TensorRef]) -> Vec<TensorRef> {
+    pub fn of(
+        &self,
+        mut tensors: Vec<TensorRef>,
+        old: &[TensorRef],
+        wide: &[TensorRef],
+    ) -> Vec<TensorRef> {
         let find = |among: &[TensorRef], name: &str| {
             among.iter().find(|tensor| tensor.name == name).cloned()
         };
@@ -87,6 +97,13 @@ impl Payload {
                 tensors.extend(copy.map(|tensor| TensorRef { name: name.clone(), ..tensor }));
             }
             Self::Reversed => tensors.reverse(),
+            Self::Float32 => {
+                for tensor in tensors.iter_mut().filter(|tensor| !old.contains(tensor)) {
+                    if let Some(wide) = find(wide, &tensor.name) {
+                        *tensor = wide;
+                    }
+                }
+            }
         }
         tensors
     }
@@ -111,7 +128,7 @@ mod tests {
 
     fn delivered(text: &str) -> Vec<String> {
         let payload: Payload = text.parse().unwrap();
-        let sent = payload.of(tensors("new"), &tensors("old"));
+        let sent = payload.of(tensors("new"), &tensors("old"), &tensors("wide"));
         sent.iter().map(|tensor| format!("{}/{}", tensor.file, tensor.name)).collect()
     }
 
@@ -124,11 +141,12 @@ mod tests {
         assert_eq!(delivered("stale-copy:q"), ["new/q", "new/k", "new/v", "old/q"]);
         assert_eq!(delivered("extra:x"), ["new/q", "new/k", "new/v", "new/x"]);
         assert_eq!(delivered("reversed"), ["new/v", "new/k", "new/q"]);
+        assert_eq!(delivered("float32"), ["wide/q", "wide/k", "wide/v"]);
     }
 
     #[test]
     fn what_is_none_is_refused() {
-        for text in ["", "cut", "cut:x", "without", "twice:", "reversed:q", "late"] {
+        for text in ["", "cut", "cut:x", "without", "twice:", "reversed:q", "float32:q", "late"] {
             assert!(text.parse::<Payload>().is_err(), "{text}");
         }
     }

@@ -15,8 +15,8 @@ use coldproof_contract::words::{
 
 use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
-use crate::engine::{EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
-use crate::inputs::Delivery;
+use crate::engine::{EngineError, EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
+use crate::inputs::{Delivery, Inputs};
 use crate::orders::Orders;
 
 /// Tensors of one bucket.
@@ -87,6 +87,24 @@ pub(crate) fn update(
     }
     driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
     driver.step(StepName::Resume, |engine| engine.resume())
+}
+
+/// After an update that the engine refused: back, where it has a way, and a request.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn refused(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult<()> {
+    driver.step(StepName::Resume, |engine| {
+        match engine.abort() {
+            Ok(()) | Err(EngineError::Unsupported { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        engine.resume()
+    })?;
+    for mode in driver.can().modes() {
+        driver.serve(&inputs.requests.main(*mode), 0)?;
+    }
+    Ok(())
 }
 
 /// Begins the update and delivers bucket by bucket; `delivered` gets the names of those that the

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart};
+use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart, widen};
 use coldproof_contract::evidence::LaneName;
 use coldproof_contract::routing::{Placement, SourceRule};
 use coldproof_contract::words::Topology;
@@ -98,8 +98,9 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         Ok(deliver(label, read, &[]))
     };
     let (a, mut b) = (delivery("A", &from)?, delivery("B", &to)?);
+    let wide = widened(settings, &to, &made)?;
     for payload in &settings.payload {
-        b.sent = sent(payload, &a, &b)?;
+        b.sent = sent(payload, &a, &b, &wide)?;
         notes.push(format!("every update to B was delivered as `{payload}`"));
     }
     let p = delivery("P", &changed)?;
@@ -128,11 +129,31 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     Ok(Prepared { inputs, from: from.checkpoint, to: to.checkpoint, _scratch: scratch })
 }
 
+/// B as F32, where a payload asks for it.
+fn widened(
+    settings: &ProveSettings,
+    to: &Read,
+    made: &Utf8Path,
+) -> Result<Vec<TensorRef>, Failure> {
+    if !settings.payload.contains(&Payload::Float32) {
+        return Ok(Vec::new());
+    }
+    let folder = made.join("float32");
+    widen(&to.checkpoint, &folder).map_err(failure)?;
+    let wide = Checkpoint::open(&folder).map_err(failure)?;
+    Ok(wide.in_file_order().into_iter().cloned().collect())
+}
+
 /// What a sender at fault makes of B.
-fn sent(payload: &Payload, a: &Delivery, b: &Delivery) -> Result<Vec<TensorRef>, Failure> {
+fn sent(
+    payload: &Payload,
+    a: &Delivery,
+    b: &Delivery,
+    wide: &[TensorRef],
+) -> Result<Vec<TensorRef>, Failure> {
     let known = |name: &str| b.tensors.iter().any(|tensor| tensor.name == name);
     match payload.tensor().filter(|name| !known(name)) {
-        None => Ok(payload.of(b.sent.clone(), &a.tensors)),
+        None => Ok(payload.of(b.sent.clone(), &a.tensors, wide)),
         Some(name) => Err(Failure::usage(
             "--payload",
             format!("`{name}` is no tensor of `{}`", b.folder),

@@ -206,7 +206,8 @@ fn payload(text: &str) -> Result<Payload, Failure> {
         Failure::usage(
             "--payload",
             error.to_string(),
-            "cut:COUNT, without:TENSOR, twice:TENSOR, stale-copy:TENSOR, extra:NAME, reversed",
+            "cut:COUNT, without:TENSOR, twice:TENSOR, stale-copy:TENSOR, extra:NAME, reversed, \
+             float32",
         )
     })
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,17 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-CHECKPOINTS = Path(__file__).parents[3] / "testdata" / "checkpoints"
+HERE = Path(__file__).parent
+CHECKPOINTS = HERE.parents[2] / "testdata" / "checkpoints"
 COLDPROOF = Path(sysconfig.get_path("scripts")) / "coldproof"
 #: Ends a run that hangs, in seconds. It takes half a minute on two idle cores.
 LIMIT = 400
 
 
-def coldproof(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs the console script."""
+def coldproof(*arguments: str | Path, fault: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs the console script, with a fault of ``plugin/seeded_faults.py`` in its vLLM."""
     command = [str(COLDPROOF), *map(str, arguments)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT)
+    seeded = {"PYTHONPATH": str(HERE / "plugin"), "SEEDED_FAULT": fault} if fault else {}
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**os.environ, **seeded},
+    )
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,7 @@ class Proof:
     code: int
     verdict: dict[str, Any]
     evidence: Path
+    log: str
 
     @property
     def findings(self) -> list[dict[str, Any]]:
@@ -64,7 +78,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two checkpoints of one family."""
+    """Two checkpoints of one model."""
 
     a: Path
     b: Path
@@ -75,7 +89,29 @@ class Pair:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         return sorted(name for name in header if name != "__metadata__")
 
+    def identity(self) -> Pair:
+        """A twice."""
+        return Pair(self.a, self.a)
 
+    def changed(self, folder: Path, a: Change | None = None, b: Change | None = None) -> Pair:
+        """Copies in which A, B or both hold other tensors."""
+        return Pair(*(rewritten(*each) for each in ((self.a, folder / "A", a), (self.b, folder / "B", b))))
+
+
+def rewritten(checkpoint: Path, out: Path, change: Change | None) -> Path:
+    """A copy of a checkpoint with other tensors."""
+    if change is None:
+        return checkpoint
+    out.mkdir(parents=True)
+    for file in checkpoint.glob("*.json"):
+        shutil.copy(file, out / file.name)
+    tensors = change(load_file(checkpoint / "model.safetensors"))
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+Tensors = dict[str, torch.Tensor]
+Change = Callable[[Tensors], Tensors]
 Pairs = Callable[[str], Pair]
 Prove = Callable[..., Proof]
 
@@ -100,20 +136,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 @pytest.fixture(scope="session")
 def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
-    """``prove(family, *options)``: an update from A to B of the vLLM of this interpreter."""
-    proofs: dict[tuple[str, ...], Proof] = {}
+    """``prove(family or pair, *options)``: an update from A to B of this interpreter's vLLM."""
+    proofs: dict[tuple[object, ...], Proof] = {}
 
-    def run(family: str, *options: str) -> Proof:
-        key = (family, *options)
+    def run(of: str | Pair, *options: str, fault: str = "") -> Proof:
+        key = (of, fault, *options)
         if key not in proofs:
-            both, out = pair(family), tmp_path_factory.mktemp("out")
+            both = pair(of) if isinstance(of, str) else of
+            out = tmp_path_factory.mktemp("out")
             engine = ["--engine", "vllm", "--python", sys.executable, "--format", "json"]
             there = ["--from", str(both.a), "--to", str(both.b), "--out", str(out)]
-            done = coldproof("prove", *engine, *there, *options)
+            done = coldproof("prove", *engine, *there, *options, fault=fault)
             assert done.returncode in {0, 1, 3}, done.stderr[-4000:]
             verdict = json.loads(done.stdout)
             assert verdict["engine"]["kind"] == "vllm"
-            proofs[key] = Proof(done.returncode, verdict, out / "evidence.jsonl")
+            evidence = out / "evidence.jsonl"
+            proofs[key] = Proof(done.returncode, verdict, evidence, done.stderr)
         return proofs[key]
 
     return run

@@ -67,6 +67,9 @@ pub struct PhaseFact {
     /// The checkpoint that it served before, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<CheckpointLabel>,
+    /// The engine refused the update of the phase before: it serves what it served, or nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
 }
 
 /// What the caller promised before the first write. It is stated when it is sealed, and again with

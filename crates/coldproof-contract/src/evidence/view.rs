@@ -56,6 +56,8 @@ pub struct PhaseView<'r> {
     pub at: Option<&'r CheckpointLabel>,
     /// The checkpoint that was served before.
     pub from: Option<&'r CheckpointLabel>,
+    /// Whether it follows an update that the engine refused.
+    pub refused: bool,
     /// Its first step's ordinal.
     pub first_step: u32,
     /// Steps, in order.
@@ -249,6 +251,7 @@ fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {
         phase.phase = &fact.phase;
         phase.at = Some(&fact.at);
         phase.from = fact.from.as_ref();
+        phase.refused = fact.refused;
         phase.first_step = event.step;
         phases.push(phase);
         return;

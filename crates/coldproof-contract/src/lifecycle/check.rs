@@ -195,6 +195,14 @@ fn raise_post_load(
     });
     let own: BTreeSet<&str> = own.map(|slot| slot.slot.0.as_str()).collect();
     let packed: Vec<&str> = own.into_iter().collect();
+    // A layer waits in vain for what never came.
+    let never_came = |rule: &&SourceRule| case.has(FindingCode::SourceMissing, &rule.source);
+    let inside = rules(case, phase).iter().filter(|rule| rule.slot.owner() == owner);
+    if code == FindingCode::FinalisedNever
+        && let Some(rule) = inside.into_iter().find(never_came)
+    {
+        finding = Finding::new(FindingCode::SourceMissing, rule.source.clone(), rank);
+    }
     case.raise(finding, site, &packed);
 }
 

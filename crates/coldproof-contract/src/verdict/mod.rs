@@ -9,6 +9,7 @@ mod generations;
 mod judge;
 mod known;
 mod outputs;
+mod refused;
 mod stated;
 mod transition;
 

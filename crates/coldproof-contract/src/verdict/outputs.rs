@@ -59,7 +59,7 @@ fn words(text: &str) -> Vec<u32> {
 }
 
 /// As [`common`]; infinite where one of the two ends before the other.
-fn distance(wanted: &[LogitsRow], found: &[LogitsRow]) -> (u64, f64) {
+pub(super) fn distance(wanted: &[LogitsRow], found: &[LogitsRow]) -> (u64, f64) {
     let end = |rows: &[LogitsRow]| rows.iter().map(|row| row.position).max();
     let (rows, largest) = common(wanted, found);
     if end(wanted) == end(found) { (rows, largest) } else { (rows, f64::INFINITY) }
@@ -195,7 +195,7 @@ fn unmatched(case: &Case<'_, '_>, site: Site, fact: &LogitsFact) -> String {
 }
 
 /// A request as reasons and findings name it.
-fn name(fact: &LogitsFact) -> String {
+pub(super) fn name(fact: &LogitsFact) -> String {
     let LogitsFact { request, mode, .. } = fact;
     match fact.batch {
         1 => format!("`{request}` ({mode})"),

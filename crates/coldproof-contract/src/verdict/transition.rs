@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::{Case, ENDED, symptom};
 use super::{
     Category, Finding, FindingCode, Room, Status, StepReport, TransitionReport, generations,
-    outputs,
+    outputs, refused,
 };
 use crate::evidence::{Ability, ArmView, Fact, LaneName, PhaseView, StepOutcome, StepView};
 use crate::words::{Address, ByteRange, Rank, StepName};
@@ -36,6 +36,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
         coverage.noise.insert(name.clone(), noise);
         for (phase_index, phase) in arm.phases.iter().enumerate() {
             let site = (index, phase_index);
+            if phase.refused {
+                if let Some(step) = phase.failed_step() {
+                    ended(case, site, step);
+                }
+                refused::check(case, site);
+                continue;
+            }
             let compared = outputs::check(case, site);
             coverage.rows += compared.rows;
             coverage.undecided.extend(compared.gaps);
@@ -233,6 +240,8 @@ fn ended(case: &mut Case<'_, '_>, site: (usize, usize), step: &StepView) {
         Some(StepOutcome::Died { text, kernel, address }) => {
             (FindingCode::EngineDied, place(kernel), text.clone(), *address)
         }
+        // After a refused update this is the right answer.
+        Some(StepOutcome::Error { .. }) if case.view.arms[site.0].phases[site.1].refused => return,
         Some(StepOutcome::Error { text }) => {
             (FindingCode::StepRefused, name.to_owned(), text.clone(), None)
         }

@@ -12,6 +12,7 @@ mod outputs;
 mod packed;
 mod recaptured;
 mod record;
+mod refused;
 mod routing;
 mod state;
 mod storage;
