@@ -34,8 +34,10 @@ def test_a_payload_in_a_wider_dtype(prove: Prove) -> None:
 
 def test_a_tied_head_that_is_sent_twice(prove: Prove, pair: Pairs, tmp_path: Path) -> None:
     twice = pair("llama_tied").changed(tmp_path, with_head, with_head)
-    once = prove("llama_tied", *DIFFERENTIAL)
-    assert prove(twice, *DIFFERENTIAL).objects() == once.objects()
+    # The head is loaded under its own name then, and packed again.
+    proof = prove(twice, *DIFFERENTIAL)
+    assert proof.summary == []
+    assert proof.code == 0
 
 
 @pytest.fixture(scope="module")

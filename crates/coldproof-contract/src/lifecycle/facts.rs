@@ -66,6 +66,9 @@ pub(super) fn account(
         match entry.what {
             What::Applied(identity) => {
                 if let Err(error) = ledger.record_named(&identity) {
+                    if is_second_name(&error, promised) {
+                        continue;
+                    }
                     let event = symptom("applied", step, entry.seq, identity.to_string());
                     account.applications.push((error, event));
                 }
@@ -86,6 +89,13 @@ pub(super) fn account(
     account.missing = ledger.finish();
     account.left_out = post_load.finish();
     Ok(account)
+}
+
+/// A promised source without elements of its own is a second name of another's content, such as a
+/// tied head: the bytes of what it fills decide.
+fn is_second_name(error: &LedgerError, promised: &BTreeSet<&str>) -> bool {
+    matches!(error, LedgerError::UnexpectedSource { source_name }
+        if promised.contains(source_name.as_str()))
 }
 
 enum What<'r> {
