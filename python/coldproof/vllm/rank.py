@@ -13,7 +13,7 @@ from coldproof import _native
 from coldproof.agent import Refused, Unsupported
 from coldproof.recorder import tensors_in
 
-from . import post_load, unit_vectors, versions
+from . import cold_load, post_load, unit_vectors, versions
 from .applications import Applications
 from .slots import HANDLE_STEP, HANDLES, Census, Serials, Slot
 from .tensors import TensorRef
@@ -62,7 +62,7 @@ class Rank:
         self.model = versions.model_of(worker)
         self.serials = Serials()
         self.generation = 1
-        self.transaction = 0
+        self.transaction = 1
         self.sources: list[TensorRef] = []
         self.pending: Facts = []
         self.trace = Trace(self.model)
@@ -75,6 +75,10 @@ class Rank:
         experts = {id(layer) for owner, layer in converted if "Experts" in type(owner).__name__}
         self.packed = [path for path, m in self.model.named_modules() if id(m) in experts]
         """Layers whose experts object converted their weights at the cold load."""
+        first = cold_load.of(self.model)
+        if first is not None:
+            self._applied(first)
+            self._receipt(first)
 
     def only(self, tp: int, method: str, *args: Any) -> Any:
         """Calls a method where this is rank ``tp``; elsewhere nothing."""
@@ -230,21 +234,19 @@ class Rank:
     def reload_path(self, directory: str) -> None:
         """The reload by path: vLLM reads the files itself."""
         recorder = Applications(self.model)
-        loader = versions.default_loader()
-        original = loader.get_all_weights
-
-        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            return recorder.deliver(original(this, *args, **kwargs))
-
-        loader.get_all_weights = watched
         try:
-            with recorder:
+            with cold_load.delivering(recorder), recorder:
                 versions.reload(self.worker, weights_path=directory)
         finally:
-            loader.get_all_weights = original
             self._record(recorder)
 
     def _record(self, recorder: Applications) -> None:
+        self._applied(recorder)
+        for owner, layer in post_load.drain():
+            self._stage(self._label(owner, layer), "processed")
+        self.recorder = recorder
+
+    def _applied(self, recorder: Applications) -> None:
         for source, taken, slot, written in recorder.records:
             if taken is not None and written is not None:
                 fact = {
@@ -256,16 +258,15 @@ class Rank:
                     "slot_fragment": written,
                 }
                 self.pending.append(fact)
-        for owner, layer in post_load.drain():
-            self._stage(self._label(owner, layer), "processed")
-        self.recorder = recorder
 
     def commit(self) -> None:
         """States what this rank saw, as a receipt."""
-        recorder = self.recorder
         for fact in [fact for fact in self.pending if fact.get("stage") == "processed"]:
             self._stage(fact["layer"], "finalised")
         self.generation += 1
+        self._receipt(self.recorder)
+
+    def _receipt(self, recorder: Applications | None) -> None:
         sent = set(recorder.sent) if recorder else set()
         consumed = recorder.consumed if recorder else set()
         receipt = {

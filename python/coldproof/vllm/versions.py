@@ -182,7 +182,7 @@ def supports_sleep() -> bool:
 
 
 def default_loader() -> Any:
-    """The class whose ``get_all_weights`` reads a checkpoint folder."""
+    """The class that loads a checkpoint folder and whose ``get_all_weights`` reads it."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     return DefaultModelLoader
