@@ -16,6 +16,7 @@ mod perturb;
 mod respell;
 mod sentinel;
 mod ties;
+mod zeros;
 
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
@@ -28,3 +29,4 @@ pub use perturb::{UlpMove, perturb, perturb_apart, perturb_ulp};
 pub use respell::{respell, rules_in, rules_of, with_alias};
 pub use sentinel::{Origin, SentinelPlan, digit_of};
 pub use ties::{redundant_differs, ties_of};
+pub use zeros::unsigned_digests;

@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
-use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
+use coldproof_contract::evidence::{
+    ApplicationFact, Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome,
+};
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
 use crate::census::Graphs;
@@ -38,6 +40,8 @@ pub struct Driver<'a, 'p> {
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
     pub(crate) orders: Rc<Orders>,
+    /// What the cold load of this arm was seen to apply.
+    pub(crate) applied: Vec<(Rank, ApplicationFact)>,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -52,7 +56,17 @@ impl<'a, 'p> Driver<'a, 'p> {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
         let slowest_serve = Duration::ZERO;
-        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None, orders }
+        Self {
+            engine,
+            recorder,
+            cursor,
+            deadline,
+            slowest_serve,
+            hello,
+            graphs: None,
+            orders,
+            applied: Vec::new(),
+        }
     }
 
     /// Asks the engine what it can do, as the arm's first step.
@@ -103,7 +117,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         if name == StepName::Serve && result.is_ok() {
             self.slowest_serve = self.slowest_serve.max(began.elapsed());
         }
-        let drained = self.drain();
+        let drained = self.drain(name);
         let error = result.as_ref().err().cloned().or(drained.err());
         let outcome = error.as_ref().map_or(StepOutcome::Ok, outcome_of);
         self.record(Rank::default(), Fact::Step(StepFact { name, outcome: Some(outcome) }));
@@ -127,7 +141,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         }
     }
 
-    fn drain(&mut self) -> Reply<()> {
+    fn drain(&mut self, step: StepName) -> Reply<()> {
         // After the engine's end the probe may still know the allocator's last events.
         let mut facts = Vec::new();
         let claims = self.engine.drain_claims().map(|drained| facts.extend(drained));
@@ -136,6 +150,9 @@ impl<'a, 'p> Driver<'a, 'p> {
             facts.extend(drained.into_iter().map(|(rank, fact)| (rank, Fact::Launch(fact))));
         });
         for (rank, fact) in facts {
+            if let (StepName::Load, Fact::Application(applied)) = (step, &fact) {
+                self.applied.push((rank, applied.clone()));
+            }
             self.record(rank, fact);
         }
         claims.and(log).and(launches)

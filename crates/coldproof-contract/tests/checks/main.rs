@@ -18,6 +18,7 @@ mod storage;
 mod support;
 mod topologies;
 mod transition;
+mod unknown;
 mod unseen;
 mod verdict;
 
