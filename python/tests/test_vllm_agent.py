@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from coldproof import walk
 from coldproof.agent import Died, Refused, Unsupported, answer, done, one_line
 from coldproof.vllm import unit_vectors
 from coldproof.vllm.applications import Applications, Layout, box_of
+from coldproof.vllm.rank import Rank
 from coldproof.vllm.slots import HANDLES, Census, Serials, in_memory_order
 from coldproof.vllm.tensors import TensorRef
 
@@ -203,6 +205,12 @@ def census(model: torch.nn.Module, caches: list[torch.Tensor] | None = None) -> 
     return taken
 
 
+def bare_rank(model: torch.nn.Module) -> Rank:
+    """A rank of a worker that has a model and nothing else."""
+    runner = SimpleNamespace(get_model=lambda: model, kv_caches=())
+    return Rank(SimpleNamespace(model_runner=runner))
+
+
 def facts(taken: Census) -> dict[str, dict[str, Any]]:
     serials = Serials()
     found = [slot.fact(serials, 1) for slot in taken.slots.values()]
@@ -238,13 +246,49 @@ def test_what_the_walk_reaches_is_derived_and_caches_are_left_out() -> None:
 def test_a_transposed_tensor_is_read_in_the_order_of_its_memory() -> None:
     model = Layer()
     model.absorbed = torch.arange(24.0).view(2, 3, 4).permute(1, 2, 0)
-    model.gaps = torch.zeros(4, 6)[:, ::2]
     model.weight = Parameter(torch.zeros(6, 4).t(), requires_grad=False)
     found = facts(census(model))
     assert found["/absorbed"]["fingerprint"]["shape"] == [2, 3, 4]
     assert found["weight"]["packing"] == {"kind": "opaque"}
-    assert "/gaps" not in found
     assert in_memory_order(model.absorbed).is_contiguous()
+
+
+def test_a_tensor_with_gaps_is_read_row_by_row_through_a_copy() -> None:
+    model = Layer()
+    both = torch.arange(24.0).view(4, 6)
+    model.even, model.odd = both[:, ::2], both[:, 1::2]
+    rank = bare_rank(model)
+    found = {fact["slot"]: fact for fact in rank.slots() if fact["kind"] == "slot"}
+    for name, view in (("/even", model.even), ("/odd", model.odd)):
+        assert found[name]["packing"] == {"kind": "plain"}
+        address = int(found[name]["fingerprint"]["address"], 16)
+        whole = rank.read(address, view.numel() * 4)
+        assert whole == bytes(view.contiguous().view(torch.uint8).flatten().tolist())
+        assert rank.read(address + 4, 8) == whole[4:12]
+        with pytest.raises(Refused):
+            rank.read(address, len(whole) + 1)
+        with pytest.raises(Unsupported):
+            rank.write(address, b"1234")
+
+
+def test_what_cannot_be_a_slot_is_said_with_the_reason() -> None:
+    model = Layer()
+    model.register_buffer("phases", torch.zeros(3, dtype=torch.complex64))
+    model.mask = torch.zeros(1).expand(1000, 1000)
+    stated = [fact for fact in bare_rank(model).slots() if fact["kind"] == "claim"]
+    assert [fact["value"] for fact in stated if fact["what"] == "unseen"] == [
+        "phases (torch.complex64 has no name in the evidence)",
+        "/mask (its elements share memory with each other)",
+    ]
+    assert [fact for fact in bare_rank(Layer()).slots() if fact["kind"] == "claim"] == []
+
+
+def test_a_slot_that_loses_the_sign_of_zeros_is_named() -> None:
+    model = torch.nn.ModuleDict({"proj": Linear(torch.ones(3, 5), keep=False), "norm": Layer()})
+    stated = [fact for fact in bare_rank(model).slots() if fact["kind"] == "claim"]
+    assert [(fact["what"], fact["value"]) for fact in stated] == [
+        ("zero-sign-unseen", "proj.weight")
+    ]
 
 
 def test_a_handle_is_a_slot_and_has_another_serial_once_it_is_replaced() -> None:
@@ -278,6 +322,13 @@ def test_a_layer_is_read_exactly_through_its_multiplication() -> None:
     assert not unit_vectors.is_copied(layer)
     read = unit_vectors.read(layer)
     assert torch.equal(read.view(torch.int16), weight.view(torch.int16))
+
+
+def test_zeros_are_read_as_positive_whatever_the_kernel_keeps() -> None:
+    weight = torch.tensor([[-0.0, 1.0], [0.0, -0.0]])
+    layer = Linear(weight, keep=False)
+    layer.cpu_linear = lambda x, packed, bias: weight.t().clone()
+    assert not unit_vectors.read(layer).signbit().any()
 
 
 def test_a_layer_that_reads_its_own_weight_needs_no_unit_vectors() -> None:

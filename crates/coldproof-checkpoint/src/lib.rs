@@ -17,6 +17,7 @@ mod respell;
 mod sentinel;
 mod ties;
 mod widen;
+mod zeros;
 
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
@@ -30,3 +31,4 @@ pub use respell::{respell, rules_in, rules_of, with_alias};
 pub use sentinel::{Origin, SentinelPlan, digit_of};
 pub use ties::{redundant_differs, ties_of};
 pub use widen::widen;
+pub use zeros::unsigned_digests;

@@ -14,9 +14,9 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         capture(driver)?;
         driver.serve(&inputs.requests.cache(), 0)?;
         driver.serve(&inputs.requests.cache(), 1)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         update(driver, &inputs.from.label, &inputs.to, None, Order::File)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         driver.serve(&inputs.requests.cache(), 0)?;
         driver.serve(&inputs.requests.cache(), 1)?;
         Ok(())

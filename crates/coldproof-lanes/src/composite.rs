@@ -13,17 +13,17 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.from)?;
         capture(driver)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)?;
         let (a, b) = (&inputs.from, &inputs.to);
         let sleep = |level| driver.can().sleep.then_some(level);
         let (deep, light) = (sleep(2), sleep(1));
         update(driver, &a.label, b, deep, Order::File)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)?;
         driver.serve(&inputs.requests.cache(), 0)?;
         update(driver, &b.label, a, light, Order::Reversed)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)
     });
 }

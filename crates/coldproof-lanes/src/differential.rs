@@ -26,7 +26,7 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) -> Slots {
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.to)?;
         capture(driver)?;
-        slots = look(driver, &inputs.rules, inputs.topology)?;
+        slots = look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)?;
         // Alone, so that every row of a batch has a batch of one to equal.
         for request in inputs
@@ -47,22 +47,22 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.from)?;
         capture(driver)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)?;
         let (a, b, p) = (&inputs.from, &inputs.to, &inputs.changed);
         update(driver, &a.label, b, None, Order::File)?;
-        let slots = look(driver, &inputs.rules, inputs.topology)?;
+        let slots = look(driver, inputs, inputs.topology)?;
         driver.step(StepName::Pressure, |engine| engine.pressure())?;
         serve_all(inputs, driver)?;
         control::run(driver, &slots, &inputs.requests.control(driver.can().replay()))?;
         driver.step(StepName::Pressure, |engine| engine.release_pressure())?;
         update(driver, &b.label, a, None, Order::Reversed)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         serve_all(inputs, driver)?;
         update(driver, &a.label, p, None, Order::File)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         update(driver, &p.label, b, None, Order::Reversed)?;
-        look(driver, &inputs.rules, inputs.topology)?;
+        look(driver, inputs, inputs.topology)?;
         driver.step(StepName::Pressure, |engine| engine.pressure())?;
         serve_all(inputs, driver)
     });

@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
-use coldproof_contract::evidence::{Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome};
+use coldproof_contract::evidence::{
+    ApplicationFact, Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome,
+};
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
 use crate::census::Graphs;
@@ -41,6 +43,8 @@ pub struct Driver<'a, 'p> {
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
     pub(crate) orders: Rc<Orders>,
+    /// What the cold load of this arm was seen to apply.
+    pub(crate) applied: Vec<(Rank, ApplicationFact)>,
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -66,6 +70,7 @@ impl<'a, 'p> Driver<'a, 'p> {
             refused: None,
             graphs: None,
             orders,
+            applied: Vec::new(),
         }
     }
 
@@ -131,7 +136,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         if name == StepName::Serve && result.is_ok() {
             self.slowest_serve = self.slowest_serve.max(began.elapsed());
         }
-        let drained = self.drain();
+        let drained = self.drain(name);
         let error = result.as_ref().err().cloned().or(drained.err());
         if matches!(name, StepName::Update | StepName::Finalize)
             && matches!(error, Some(EngineError::Refused { .. }))
@@ -160,7 +165,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         }
     }
 
-    fn drain(&mut self) -> Reply<()> {
+    fn drain(&mut self, step: StepName) -> Reply<()> {
         // After the engine's end the probe may still know the allocator's last events.
         let mut facts = Vec::new();
         let claims = self.engine.drain_claims().map(|drained| facts.extend(drained));
@@ -169,6 +174,9 @@ impl<'a, 'p> Driver<'a, 'p> {
             facts.extend(drained.into_iter().map(|(rank, fact)| (rank, Fact::Launch(fact))));
         });
         for (rank, fact) in facts {
+            if let (StepName::Load, Fact::Application(applied)) = (step, &fact) {
+                self.applied.push((rank, applied.clone()));
+            }
             self.record(rank, fact);
         }
         claims.and(log).and(launches)

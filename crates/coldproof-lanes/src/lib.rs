@@ -18,6 +18,7 @@ mod names;
 mod orders;
 mod origins;
 pub mod payload;
+mod places;
 pub mod protocol;
 mod prune;
 pub mod read_back;

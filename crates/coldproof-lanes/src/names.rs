@@ -18,10 +18,10 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         lane.arm(header, |inputs, driver| {
             load(driver, &inputs.changed)?;
             capture(driver)?;
-            look(driver, &inputs.rules, inputs.topology)?;
+            look(driver, inputs, inputs.topology)?;
             let delivery = spelling.as_ref().unwrap_or(&inputs.to);
             update(driver, &inputs.changed.label, delivery, None, Order::File)?;
-            look(driver, &inputs.rules, inputs.topology)?;
+            look(driver, inputs, inputs.topology)?;
             Ok(())
         });
     }

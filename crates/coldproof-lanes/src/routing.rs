@@ -37,7 +37,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     if !same {
         lane.arm(header(cold, None), |inputs, driver| {
             load(driver, &inputs.to)?;
-            look(driver, &inputs.rules, topology).map(drop)
+            look(driver, inputs, topology).map(drop)
         });
     }
     let header = header("routing", Some(cold));
@@ -67,7 +67,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
 /// Ends at B, so that every source is also compared with its file at this topology.
 fn finish(inputs: &Inputs, driver: &mut Driver<'_, '_>, at: &CheckpointLabel) -> ArmResult<Slots> {
     update(driver, at, &inputs.to, None, Order::Reversed)?;
-    look(driver, &inputs.rules, inputs.routing_topology)
+    look(driver, inputs, inputs.routing_topology)
 }
 
 fn read_slots(

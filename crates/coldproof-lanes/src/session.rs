@@ -8,16 +8,16 @@ use coldproof_contract::digest::{self, Piece as Share, SourceKey};
 use coldproof_contract::evidence::{
     Fact, ManifestFact, ReadBackFact, SlotFact, SourceReadBackFact,
 };
-use coldproof_contract::routing::{Placement, SourceRule};
 use coldproof_contract::words::{
     ByteRange, CheckpointLabel, Packing, Rank, SlotKind, SlotName, StepName, Topology,
 };
 
 use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
-use crate::engine::{EngineError, EngineUnderTest, ReadBackPiece, ReadBackRequest, Reply, WakeTag};
+use crate::engine::{EngineError, EngineUnderTest, ReadBackRequest, Reply, WakeTag};
 use crate::inputs::{Delivery, Inputs};
 use crate::orders::Orders;
+use crate::places::Places;
 
 /// Tensors of one bucket.
 const BUCKET: usize = 16;
@@ -143,20 +143,18 @@ pub(crate) fn slots_of(claims: &[(Rank, Fact)]) -> Slots {
 /// As [`Driver::step`].
 pub(crate) fn look(
     driver: &mut Driver<'_, '_>,
-    rules: &[SourceRule],
+    inputs: &Inputs,
     topology: Topology,
 ) -> ArmResult<Slots> {
     let slots = slots_of(&driver.claims()?);
-    let placement = Placement::of(rules, topology).ok();
-    let shapes: BTreeMap<&str, &SourceRule> =
-        rules.iter().map(|rule| (rule.source.as_str(), rule)).collect();
+    let places = Places::of(inputs, topology, &driver.applied);
     let mut facts = Vec::new();
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
     let counted = driver.graphs.is_some();
     let orders = Rc::clone(&driver.orders);
     let nodes = driver.step(StepName::ReadBack, |engine| {
         for rank in topology.ranks() {
-            let found = rank_look(engine, rank, &slots, placement.as_ref(), &shapes, &orders)?;
+            let found = rank_look(engine, rank, &slots, &places, &orders)?;
             for (fact, own) in found {
                 for (source, share) in own {
                     shares.entry(source).or_default().push(share);
@@ -171,8 +169,8 @@ pub(crate) fn look(
         driver.record(rank, Fact::ReadBack(fact));
     }
     for (source, shares) in shares {
-        let Some(rule) = shapes.get(source.as_str()) else { continue };
-        let folded = SourceKey::new(&source, rule.dtype, &rule.shape)
+        let Some((dtype, shape)) = places.source(&source) else { continue };
+        let folded = SourceKey::new(&source, dtype, shape)
             .map_err(|error| error.to_string())
             .and_then(|key| digest::fold(&key, &shares).map_err(|error| error.to_string()));
         let (digest, problem) = match folded {
@@ -192,13 +190,12 @@ fn rank_look(
     engine: &mut dyn EngineUnderTest,
     rank: Rank,
     slots: &Slots,
-    placement: Option<&Placement>,
-    rules: &BTreeMap<&str, &SourceRule>,
+    places: &Places<'_>,
     orders: &Orders,
 ) -> Reply<Vec<Found>> {
     let own = slots.iter().filter(|((r, _), slot)| *r == rank && is_compared(slot.slot_kind));
     let (names, requests): (Vec<&SlotName>, Vec<ReadBackRequest>) = own
-        .filter_map(|((_, name), slot)| Some((name, request(rank, slot, slots, placement, rules)?)))
+        .filter_map(|((_, name), slot)| Some((name, request(rank, slot, slots, places)?)))
         .unzip();
     let reads = engine.read_back(rank, &requests)?;
     let mut found = Vec::with_capacity(reads.len());
@@ -227,35 +224,18 @@ fn request(
     rank: Rank,
     slot: &SlotFact,
     slots: &Slots,
-    placement: Option<&Placement>,
-    rules: &BTreeMap<&str, &SourceRule>,
+    places: &Places<'_>,
 ) -> Option<ReadBackRequest> {
     let print = slot.fingerprint.as_ref()?;
     let permutation = permutation_range(rank, &slot.packing, slots);
-    let placed = placement.and_then(|placement| placement.slot(rank, &slot.slot));
-    let placed = placed.filter(|placed| {
-        let same_dtype = placed.pieces.iter().all(|piece| {
-            rules.get(piece.source.as_str()).is_some_and(|rule| rule.dtype == print.dtype)
-        });
-        placed.shape == slot.logical_shape && same_dtype
-    });
-    let pieces = placed.map_or_else(Vec::new, |placed| {
-        let pieces = placed.pieces.iter().filter_map(|placed| {
-            Some(ReadBackPiece {
-                source: placed.source.clone(),
-                source_shape: rules.get(placed.source.as_str())?.shape.clone(),
-                piece: placed.piece.clone(),
-            })
-        });
-        pieces.collect()
-    });
+    let (pieces, zero_fill) = places.pieces(rank, slot, print.dtype);
     Some(ReadBackRequest {
         address: print.address,
         dtype: print.dtype,
         logical_shape: slot.logical_shape.clone(),
         packing: slot.packing.clone(),
         permutation,
-        zero_fill: placed.is_some_and(|placed| !placed.padding.is_empty()),
+        zero_fill,
         pieces,
     })
 }

@@ -110,6 +110,7 @@ class Adapter:
         # What the first forward makes (a rotary table in another dtype) is there from here on. Not
         # one token: with experts that is an illegal instruction on CPUs with AMX (0.32.0).
         first = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        self._all("record_forward")
         self.llm.generate([{"prompt_token_ids": [0] * 16}], first, use_tqdm=False)
         self._all("slots")
         return done()

@@ -13,9 +13,10 @@ from coldproof import _native
 from coldproof.agent import Refused, Unsupported
 from coldproof.recorder import tensors_in
 
-from . import post_load, unit_vectors, versions
+from . import cold_load, post_load, unit_vectors, versions
 from .applications import Applications
-from .slots import HANDLE_STEP, HANDLES, Census, Serials, Slot
+from .forwards import Forwards
+from .slots import COPIES, STEP, Census, Serials, Slot
 from .tensors import TensorRef
 
 Facts = list[dict[str, Any]]
@@ -62,10 +63,11 @@ class Rank:
         self.model = versions.model_of(worker)
         self.serials = Serials()
         self.generation = 1
-        self.transaction = 0
+        self.transaction = 1
         self.sources: list[TensorRef] = []
         self.pending: Facts = []
         self.trace = Trace(self.model)
+        self.forwards = Forwards(self.model)
         self.garbage: list[torch.Tensor] = []
         self.census: Census | None = None
         self.recorder: Applications | None = None
@@ -75,6 +77,10 @@ class Rank:
         experts = {id(layer) for owner, layer in converted if "Experts" in type(owner).__name__}
         self.packed = [path for path, m in self.model.named_modules() if id(m) in experts]
         """Layers whose experts object converted their weights at the cold load."""
+        first = cold_load.of(self.model)
+        if first is not None:
+            self._applied(first)
+            self._receipt(first)
 
     def only(self, tp: int, method: str, *args: Any) -> Any:
         """Calls a method where this is rank ``tp``; elsewhere nothing."""
@@ -105,7 +111,10 @@ class Rank:
         census.reached(walk.tensors, [path for path, _ in self.model.named_modules()])
         self.census = census
         facts = [slot.fact(self.serials, self.generation) for slot in census.slots.values()]
-        return [fact for fact in facts if fact is not None]
+        blind = [slot.name for slot in census.slots.values() if slot.layer is not None]
+        unseen = [f"{name} ({why})" for name, why in census.left_out.items()]
+        stated = [*claims("zero-sign-unseen", blind), *claims("unseen", unseen)]
+        return [*(fact for fact in facts if fact is not None), *stated]
 
     def _caches(self) -> Iterator[torch.Tensor]:
         yield from tensors_in(getattr(self.worker.model_runner, "kv_caches", ()))
@@ -114,9 +123,9 @@ class Rank:
 
     def _slot_at(self, address: int) -> Slot | None:
         for slot in self.census.slots.values() if self.census else ():
-            if slot.layer is not None:
-                first = HANDLES + self.serials.of_handle(slot.layer.cpu_linear) * HANDLE_STEP
-                if first <= address < first + HANDLE_STEP:
+            if slot.layer is not None or slot.gaps:
+                first = slot.first(self.serials)
+                if first is not None and first <= address < first + STEP:
                     return slot
             elif slot.tensor is not None and not slot.tensor.is_meta:
                 storage = slot.tensor.untyped_storage()
@@ -130,10 +139,12 @@ class Rank:
         if slot is None:
             raise Refused(f"no slot of this rank lies at {address:#x}; ask for the claims again")
         if slot.layer is not None:
-            first = HANDLES + self.serials.of_handle(slot.layer.cpu_linear) * HANDLE_STEP
             weight = unit_vectors.read(slot.layer).contiguous()
-            return first, weight.data_ptr(), weight.nbytes, weight
+            return slot.first(self.serials) or 0, weight.data_ptr(), weight.nbytes, weight
         assert slot.tensor is not None  # `_slot_at` returns slots that have one of the two.
+        if slot.gaps:
+            copy = slot.tensor.contiguous()
+            return slot.first(self.serials) or 0, copy.data_ptr(), copy.nbytes, copy
         storage = slot.tensor.untyped_storage()
         return storage.data_ptr(), storage.data_ptr(), storage.nbytes(), storage
 
@@ -148,8 +159,8 @@ class Rank:
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Positive control."""
         first, pointer, length, _alive = self._memory(address)
-        if first >= HANDLES:
-            raise Unsupported("a handle that only a multiplication reads cannot be written")
+        if first >= COPIES:
+            raise Unsupported("what is read through a handle or a copy cannot be written")
         offset = address - first
         if offset + len(data) > length:
             raise Refused(f"{len(data)} bytes at {address:#x} leave the slot's storage")
@@ -230,21 +241,19 @@ class Rank:
     def reload_path(self, directory: str) -> None:
         """The reload by path: vLLM reads the files itself."""
         recorder = Applications(self.model)
-        loader = versions.default_loader()
-        original = loader.get_all_weights
-
-        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            return recorder.deliver(original(this, *args, **kwargs))
-
-        loader.get_all_weights = watched
         try:
-            with recorder:
+            with cold_load.delivering(recorder), recorder:
                 versions.reload(self.worker, weights_path=directory)
         finally:
-            loader.get_all_weights = original
             self._record(recorder)
 
     def _record(self, recorder: Applications) -> None:
+        self._applied(recorder)
+        for owner, layer in post_load.drain():
+            self._stage(self._label(owner, layer), "processed")
+        self.recorder = recorder
+
+    def _applied(self, recorder: Applications) -> None:
         for source, taken, slot, written in recorder.records:
             if taken is not None and written is not None:
                 fact = {
@@ -256,16 +265,20 @@ class Rank:
                     "slot_fragment": written,
                 }
                 self.pending.append(fact)
-        for owner, layer in post_load.drain():
-            self._stage(self._label(owner, layer), "processed")
-        self.recorder = recorder
 
     def commit(self) -> None:
         """States what this rank saw, as a receipt."""
-        recorder = self.recorder
         for fact in [fact for fact in self.pending if fact.get("stage") == "processed"]:
             self._stage(fact["layer"], "finalised")
         self.generation += 1
+        self._receipt(self.recorder)
+        self.forwards.asked = True
+
+    def record_forward(self) -> None:
+        """Has the next forward recorded: which tensors it reads that no attribute leads to."""
+        self.forwards.asked = True
+
+    def _receipt(self, recorder: Applications | None) -> None:
         sent = set(recorder.sent) if recorder else set()
         consumed = recorder.consumed if recorder else set()
         receipt = {
@@ -303,7 +316,8 @@ class Rank:
 
     def drain_claims(self) -> Facts:
         """Applications, post-load stages and receipts since the last call."""
-        facts, self.pending = self.pending, []
+        facts = [*self.pending, *claims("unseen", self.forwards.take())]
+        self.pending = []
         return facts
 
     # -- pressure ----------------------------------------------------------------------------
@@ -318,6 +332,11 @@ class Rank:
     def release_pressure(self) -> None:
         """Gives that memory back."""
         self.garbage = []
+
+
+def claims(what: str, values: list[str]) -> Facts:
+    """Claims of one kind."""
+    return [{"kind": "claim", "what": what, "value": value} for value in values]
 
 
 def method_name(module: Any, method: Any) -> str:

@@ -18,8 +18,10 @@ from .tensors import dtype_name
 
 #: Addresses of handles that only a multiplication reads. No process has memory there.
 HANDLES = 1 << 62
-#: Addresses between two handles.
-HANDLE_STEP = 1 << 44
+#: Addresses of tensors with gaps, which are read through a copy.
+COPIES = 1 << 61
+#: Addresses between two of either.
+STEP = 1 << 44
 
 
 class Serials:
@@ -28,6 +30,7 @@ class Serials:
     def __init__(self) -> None:
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}
         self._handles: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._views: dict[tuple[Any, ...], int] = {}
         self._next = 1
 
     def of(self, tensor: torch.Tensor) -> int:
@@ -38,6 +41,12 @@ class Serials:
             return known[1]
         self._known[ref.cdata] = (ref, self._take())
         return self._known[ref.cdata][1]
+
+    def of_view(self, tensor: torch.Tensor) -> int:
+        """The number of a view of a storage."""
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        view = (self.of(tensor), tensor.storage_offset(), shape, stride)
+        return self._views.setdefault(view, len(self._views))
 
     def of_handle(self, handle: Any) -> int:
         """The serial of a function that holds weights out of sight. It may go: it is not kept."""
@@ -64,17 +73,26 @@ class Slot:
     aliases: list[str] = field(default_factory=list)
     packed: bool = False
     preserved: bool = False
+    gaps: bool = False
+    """Whether it is read through a row-major copy."""
+
+    def first(self, serials: Serials) -> int | None:
+        """The address by which the protocol reads it; nothing where it has no memory."""
+        if self.layer is not None:
+            return HANDLES + serials.of_handle(self.layer.cpu_linear) * STEP
+        if self.tensor is None or self.tensor.is_meta:
+            return None
+        return COPIES + serials.of_view(self.tensor) * STEP if self.gaps else self.tensor.data_ptr()
 
     def fact(self, serials: Serials, epoch: int) -> dict[str, Any] | None:
         """The slot as evidence has it; nothing where its dtype has no name there."""
         tensor = self.tensor
         if self.layer is not None:
             rows, columns = unit_vectors.shape(self.layer) or (0, 0)
-            serial = serials.of_handle(self.layer.cpu_linear)
             dtype = dtype_name(self.layer.weight)
             layout: dict[str, Any] = {
-                "storage": serial,
-                "address": hex(HANDLES + serial * HANDLE_STEP),
+                "storage": serials.of_handle(self.layer.cpu_linear),
+                "address": hex(self.first(serials) or 0),
                 "storage_bytes": rows * columns * self.layer.weight.element_size(),
                 "shape": [rows, columns],
                 "stride": [columns, 1],
@@ -89,7 +107,7 @@ class Slot:
             dtype = dtype_name(tensor)
             layout = {
                 "storage": serials.of(tensor),
-                "address": hex(tensor.data_ptr()),
+                "address": hex(self.first(serials) or 0),
                 "storage_bytes": tensor.untyped_storage().nbytes(),
                 "shape": list(tensor.shape),
                 "stride": list(tensor.stride()),
@@ -121,9 +139,14 @@ class Slot:
         }
 
 
-def storage_key(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+
+
+def storage_key(tensor: torch.Tensor) -> Key:
     """What two names of one slot share."""
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)
+    # Without gaps the steps follow from the shape, but for axes of extent 1.
+    steps = () if tensor.is_contiguous() else tuple(tensor.stride())
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), steps
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,6 +156,15 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
 
 
+def unreadable(tensor: torch.Tensor) -> str | None:
+    """Why a tensor cannot be a slot; nothing where it can."""
+    if dtype_name(tensor) is None:
+        return f"{tensor.dtype} has no name in the evidence"
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return "its elements share memory with each other"
+    return None
+
+
 class Census:
     """All slots of a model, taken anew at each call."""
 
@@ -140,7 +172,10 @@ class Census:
         self, model: torch.nn.Module, packed: set[str], caches: list[torch.Tensor]
     ) -> None:
         self.slots: dict[str, Slot] = {}
-        self._first: dict[tuple[int, int, tuple[int, ...]], Slot] = {}
+        self.left_out: dict[str, str] = {}
+        """Tensors that cannot be slots, and why."""
+        self._unread: set[int] = set()
+        self._first: dict[Key, Slot] = {}
         self._caches = {tensor.untyped_storage()._cdata for tensor in caches}
         for path, module in model.named_modules():
             self._module(versions.slot_path(path), module, packed)
@@ -174,24 +209,31 @@ class Census:
             return
         if tensor.untyped_storage()._cdata in self._caches:
             return
-        if not tensor.is_contiguous():
+        why = unreadable(tensor)
+        if why is not None:
+            self.left_out[slot.name] = why
+            self._unread.add(tensor.untyped_storage()._cdata)
+            return
+        ordered = in_memory_order(tensor)
+        if not ordered.is_contiguous():
+            slot.gaps, slot.packed = True, False
+        elif not tensor.is_contiguous():
             # Memory is read in its own order, which is then not that of the elements.
-            slot.tensor = tensor = in_memory_order(tensor)
-            slot.packed = True
+            slot.tensor, slot.packed = ordered, True
+            tensor = ordered
         first = self._first.setdefault(storage_key(tensor), slot)
         if first is not slot:
             first.aliases.append(slot.name)
-            slot = Slot(slot.name, "alias", tensor, aliases=[first.name], packed=first.packed)
+            alias = Slot(slot.name, "alias", tensor, aliases=[first.name], packed=first.packed)
+            alias.gaps = first.gaps
+            slot = alias
         self.slots[slot.name] = slot
 
     def reached(self, tensors: list[tuple[str, torch.Tensor]], modules: list[str]) -> None:
         """Adds what the walk found and no module registers."""
-        registered = {key[0] for key in self._first} | self._caches
+        registered = {key[0] for key in self._first} | self._caches | self._unread
         for path, tensor in tensors:
             if tensor.is_meta or tensor.numel() == 0:
-                continue
-            tensor = in_memory_order(tensor)
-            if not tensor.is_contiguous():
                 continue
             if tensor.untyped_storage()._cdata in registered:
                 continue

@@ -3,9 +3,9 @@
 On CPU vLLM hands a weight to oneDNN or to a packed kernel and frees the parameter. The layer's own
 multiplication is then the only door: with a unit vector for each input it returns the weight,
 column by column, as the forward sees it. The result is exact: every other product is a zero. The
-sign of a zero is lost, and so is what the kernel flushes (subnormal values on some units); both are
-invisible to the forward as well. A row with an infinity or a NaN is read as NaN elsewhere too: zero
-times either is one.
+sign of a zero is lost (sums begin at a positive zero), and all zeros are given as positive; what
+the kernel flushes (subnormal values on some units) is lost too. Neither shows in a forward. A row
+with an infinity or a NaN is read as NaN elsewhere too: zero times either is one.
 """
 
 from __future__ import annotations
@@ -60,4 +60,5 @@ def read(layer: Any) -> torch.Tensor:
             units = torch.zeros(count, columns, dtype=weight.dtype)
             units[torch.arange(count), torch.arange(first, first + count)] = 1
             weight[:, first : first + count] = layer.cpu_linear(units, layer.weight, None).t()
-    return weight
+    # A kernel that keeps the sign of some zeros would make two readings differ.
+    return torch.where(weight == 0, torch.zeros_like(weight), weight)

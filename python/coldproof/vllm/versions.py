@@ -146,6 +146,13 @@ def model_of(worker: Any) -> Any:
     return worker.model_runner.get_model()
 
 
+def forward_context() -> Any:
+    """What the running forward knows of its requests; nothing outside one."""
+    context = importlib.import_module("vllm.forward_context")
+    available = getattr(context, "is_forward_context_available", None)
+    return context.get_forward_context() if available is None or available() else None
+
+
 def layerwise() -> Any:
     """The module that reloads layer by layer.
 
@@ -182,7 +189,7 @@ def supports_sleep() -> bool:
 
 
 def default_loader() -> Any:
-    """The class whose ``get_all_weights`` reads a checkpoint folder."""
+    """The class that loads a checkpoint folder and whose ``get_all_weights`` reads it."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     return DefaultModelLoader

@@ -6,10 +6,11 @@ import sys
 import traceback
 from typing import Any
 
-from . import post_load
+from . import cold_load, post_load
 
 # Before any weights are loaded: this module is imported when the worker's class is put together.
 post_load.install()
+cold_load.install()
 
 
 class WorkerExtension:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from tests.vllm.conftest import Proof, Prove
+    from tests.vllm.conftest import Pairs, Proof, Prove
 
 #: The RFC's categories that a vLLM without graphs and with one rank can show, and the transition.
 SHOWN = "2,3,6,7,transition"
@@ -31,6 +32,15 @@ def test_a_llama_is_proven_where_vllm_lets_itself_be_observed(llama: Proof) -> N
         entry = llama.category(number)
         assert entry["status"] == "pass", entry
         assert entry["checks"] > 0
+
+
+def test_a_cold_load_says_what_it_applied(llama: Proof, pair: Pairs) -> None:
+    facts = [json.loads(line).get("fact", {}) for line in llama.evidence.read_text().splitlines()]
+    cold = [fact for fact in facts if fact.get("transaction") == 1]
+    sources = {fact["source"] for fact in cold if fact["kind"] == "application"}
+    assert sorted(sources) == pair("llama").sources()
+    receipts = [fact for fact in cold if fact["kind"] == "receipt"]
+    assert receipts and all(receipt["unrouted"] == [] for receipt in receipts)
 
 
 def test_what_is_not_covered_says_why(llama: Proof) -> None:

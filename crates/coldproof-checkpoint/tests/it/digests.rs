@@ -1,6 +1,8 @@
 //! Digests of a checkpoint do not depend on its files, and tell checkpoints apart.
 
-use coldproof_checkpoint::{Checkpoint, Layout, TensorSpec, digest_checkpoint, write_checkpoint};
+use coldproof_checkpoint::{
+    Checkpoint, Layout, TensorSpec, digest_checkpoint, unsigned_digests, write_checkpoint,
+};
 use coldproof_contract::digest::{SourceKey, digest_whole};
 use coldproof_contract::words::Dtype;
 
@@ -77,4 +79,34 @@ fn a_file_that_changes_meanwhile_has_no_digest() {
     write(&scratch.path().join("A"), &[(tensor.clone(), bytes_of(&tensor))]);
     let error = digest_checkpoint(&checkpoint).unwrap_err();
     assert_eq!(error.code(), "changed-while-read");
+}
+
+/// Rows that end inside a block, longer than one read, with negative zeros in some.
+#[test]
+fn zeros_without_a_sign_have_a_digest_where_one_had_a_sign() {
+    let signed = |size: usize, elements: usize| {
+        let mut bytes = vec![1; size * elements];
+        for element in [0, elements / 2, elements - 1] {
+            bytes[element * size..][..size].fill(0);
+            bytes[element * size + size - 1] = 0x80;
+        }
+        bytes
+    };
+    let specs = [
+        (spec("bf16", Dtype::Bf16, &[3, 100_001]), signed(2, 300_003)),
+        (spec("f32", Dtype::F32, &[5, 3]), signed(4, 15)),
+        (spec("none", Dtype::F32, &[5, 3]), vec![1; 60]),
+        // 0x80 in a type that has no sign, and in half a zero.
+        (spec("bytes", Dtype::U8, &[8]), signed(1, 8)),
+        (spec("halves", Dtype::F32, &[1]), vec![0, 0x80, 0, 0]),
+    ];
+    let scratch = Scratch::new();
+    let checkpoint = write(&scratch.path().join("A"), &specs);
+    let digests = unsigned_digests(&checkpoint).unwrap();
+    assert_eq!(digests.keys().collect::<Vec<_>>(), ["bf16", "f32"]);
+    for (spec, mut bytes) in specs.into_iter().take(2) {
+        bytes.iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0);
+        let key = SourceKey::new(&spec.name, spec.dtype, &spec.shape).unwrap();
+        assert_eq!(digests[&spec.name], digest_whole(&key, &bytes).unwrap());
+    }
 }

@@ -172,6 +172,10 @@ pub struct SourceHeader {
     pub shape: Vec<u64>,
     /// Digest of its content (R61).
     pub digest: Hex128,
+    /// Its digest if all its zeros were positive, where it has a negative one and the engine may
+    /// hold weights that only a multiplication reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsigned: Option<Hex128>,
 }
 
 /// An arm: an engine's life from start to end.

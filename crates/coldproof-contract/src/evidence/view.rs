@@ -1,14 +1,17 @@
 //! A record, arranged by arm and phase for the checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact, Claimed,
     ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact,
     Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, ReorderedFact,
-    SlotFact, SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
+    SlotFact, SourceHeader, SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
 };
 use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
+
+/// A claim about a slot: what reads it gives no sign of a zero.
+const ZERO_BLIND: &str = "zero-sign-unseen";
 
 /// A fact and where it stands in the evidence.
 #[derive(Debug)]
@@ -116,6 +119,13 @@ impl<'r> PhaseView<'r> {
         })
     }
 
+    /// Whether the engine says that this slot can only be read without the sign of its zeros.
+    #[must_use]
+    pub fn is_zero_blind(&self, slot: &SlotName) -> bool {
+        let mut claims = self.claims.iter();
+        claims.any(|claim| claim.fact.what == ZERO_BLIND && claim.fact.value == slot.0)
+    }
+
     /// The name of the step with this ordinal.
     #[must_use]
     pub fn step_name(&self, step: u32) -> &'static str {
@@ -146,6 +156,12 @@ impl<'r> ArmView<'r> {
     pub fn step_name(&self, step: u32) -> &'static str {
         let named = self.phases.iter().map(|phase| phase.step_name(step));
         named.into_iter().find(|name| !name.is_empty()).unwrap_or("")
+    }
+
+    /// The phase of its cold load.
+    #[must_use]
+    pub fn cold(&self) -> Option<&PhaseView<'r>> {
+        self.phases.first().filter(|phase| phase.from.is_none())
     }
 
     /// Phases after an update that went well, with their ordinals.
@@ -231,6 +247,83 @@ impl<'r> View<'r> {
     pub fn content(&self, label: Option<&'r CheckpointLabel>) -> Option<&'r CheckpointLabel> {
         let header = self.checkpoint(label?);
         header.and_then(|header| header.content.as_ref()).or(label)
+    }
+
+    /// Whether the catalogue does not know the model: where its cold load was seen to put sources
+    /// is then the placement, and what the cold load keeps of them the baseline.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.header.rules.is_empty()
+    }
+
+    /// Of a model that the catalogue does not know: sources that this rank left out at its cold load.
+    /// An update may leave them out as well.
+    #[must_use]
+    pub fn left_out(&self, arm: &ArmView<'r>, rank: Rank) -> BTreeSet<&'r str> {
+        let cold = arm.cold().filter(|_| self.is_unknown());
+        let receipts = cold.into_iter().flat_map(|cold| &cold.receipts);
+        let own = receipts.filter(|receipt| receipt.rank == rank);
+        own.flat_map(|receipt| &receipt.fact.unrouted).map(String::as_str).collect()
+    }
+
+    /// Those of them that all ranks left out.
+    #[must_use]
+    pub fn left_out_by_all(&self, arm: &ArmView<'r>) -> BTreeSet<&'r str> {
+        let ranks = arm.header.topology.ranks().map(|rank| self.left_out(arm, rank));
+        ranks.reduce(|all, own| &all & &own).unwrap_or_default()
+    }
+
+    /// Sources that slots of this arm's own cold load hold with the bytes of their files.
+    #[must_use]
+    pub fn kept(&self, arm: &ArmView<'r>) -> BTreeSet<&'r str> {
+        let Some(cold) = arm.cold() else { return BTreeSet::new() };
+        let file = self.content(cold.at).and_then(|at| self.checkpoint(at));
+        let sources = file.into_iter().flat_map(|file| &file.sources);
+        let kept = sources.filter(|source| {
+            let read = cold.sources.get(source.name.as_str());
+            read.is_some_and(|read| self.is_file(arm, cold, source, read.fact))
+        });
+        kept.map(|source| source.name.as_str()).collect()
+    }
+
+    /// Whether what was put together of a source is what its file holds. Where all its slots are
+    /// read by their multiplication, which gives no sign of a zero, up to the sign of zeros.
+    #[must_use]
+    pub fn is_file(
+        &self,
+        arm: &ArmView<'r>,
+        phase: &PhaseView<'r>,
+        source: &SourceHeader,
+        read: &SourceReadBackFact,
+    ) -> bool {
+        let Some(digest) = read.digest else { return false };
+        if digest == source.digest {
+            return true;
+        }
+        let slots = self.slots_of(arm, phase, &source.name);
+        source.unsigned == Some(digest)
+            && !slots.is_empty()
+            && slots.into_iter().all(|slot| phase.is_zero_blind(slot))
+    }
+
+    /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold
+    /// load was seen to write where the catalogue has none.
+    #[must_use]
+    pub fn slots_of(
+        &self,
+        arm: &ArmView<'r>,
+        phase: &PhaseView<'r>,
+        source: &str,
+    ) -> BTreeSet<&'r SlotName> {
+        let own = phase.at.and_then(|at| self.checkpoint(at)).into_iter();
+        let mut rules = own.flat_map(|checkpoint| &checkpoint.rules).chain(&self.header.rules);
+        if let Some(rule) = rules.find(|rule| rule.source == source) {
+            return BTreeSet::from([&rule.slot]);
+        }
+        let seen = arm.cold().filter(|_| self.is_unknown());
+        let seen = seen.into_iter().flat_map(|cold| &cold.applications);
+        let seen = seen.filter(|application| application.fact.source == source);
+        seen.map(|application| &application.fact.slot).collect()
     }
 
     /// The checkpoint of this label.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Account, account};
-use super::{LedgerError, PostLoadError, permuted};
+use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
 use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
 use crate::routing::SourceRule;
@@ -38,6 +38,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         residual(case, difference);
     }
     let sources = sources(case);
+    observed::check(case);
     let equal = case.cover_content(Room::Lifecycle, &[SlotKind::Parameter], "parameter");
     let covered = case.view.ran(LaneName::Differential);
     let coverage = case.cover(Room::Lifecycle);
@@ -294,7 +295,11 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         stale.insert(slot);
     }
     for source in &stale {
-        let mut finding = Finding::new(FindingCode::ApplicationMissing, *source, rank)
+        // What never came, or reached no slot, is that finding's.
+        let known = [FindingCode::SourceMissing, FindingCode::SourceUnrouted];
+        let code = known.into_iter().find(|code| case.has(*code, source));
+        let code = code.unwrap_or(FindingCode::ApplicationMissing);
+        let mut finding = Finding::new(code, *source, rank)
             .expected(
                 format!("`{source}` in `{slot}`"),
                 format!(
@@ -349,12 +354,19 @@ fn sources(case: &mut Case<'_, '_>) -> u64 {
         for (phase_index, phase) in arm.phases.iter().enumerate() {
             let content = view.content(phase.at);
             let Some(file) = content.and_then(|at| view.checkpoint(at)) else { continue };
+            let kept = view.is_unknown().then(|| view.kept(arm));
             for (name, read) in &phase.sources {
+                if kept.as_ref().is_some_and(|kept| !kept.contains(name)) {
+                    continue;
+                }
                 let Some(wanted) = file.sources.iter().find(|source| source.name == **name) else {
                     continue;
                 };
-                if read.fact.digest == Some(wanted.digest) {
+                if view.is_file(arm, phase, wanted, read.fact) {
                     equal += 1;
+                    if read.fact.digest != Some(wanted.digest) {
+                        case.unseen.insert(format!("{name} (the sign of its zeros)"));
+                    }
                     continue;
                 }
                 source_differs(case, (index, phase_index), phase, name, read.seq, read.fact);
@@ -372,16 +384,14 @@ fn source_differs(
     seq: u64,
     read: &crate::evidence::SourceReadBackFact,
 ) {
-    let own = rules(case, phase).iter().chain(&case.view.header.rules);
-    let slot = own.into_iter().find(|rule| rule.source == name).map(|rule| &rule.slot);
+    let view = case.view;
+    let slots = view.slots_of(&view.arms[site.0], &view.arms[site.0].phases[site.1], name);
     let text = read.problem.clone().unwrap_or_else(|| "its digest is not the file's".to_owned());
     let found = symptom("read-back", "read_back", seq, text.clone());
     let by_source = case.findings().iter().any(|finding| finding.object == name);
-    if by_source || slot.is_some_and(|slot| case.join_slot(&slot.0, site, found.clone())) {
-        return;
-    }
-    let packed_by = slot.and_then(|slot| phase.packed_by(slot));
-    if packed_by.is_some_and(|slot| case.join_slot(&slot.0, site, found.clone())) {
+    let packed_by = slots.iter().filter_map(|slot| phase.packed_by(slot));
+    let mut causes = slots.iter().copied().chain(packed_by);
+    if by_source || causes.any(|slot| case.join_slot(&slot.0, site, found.clone())) {
         return;
     }
     let ranks = replicas(phase, name);
@@ -400,8 +410,7 @@ fn source_differs(
         finding.ranks = ranks;
     }
     finding.events.push(found);
-    let slot = slot.map(|slot| slot.0.clone());
-    let slots: Vec<&str> = slot.iter().map(String::as_str).collect();
+    let slots: Vec<&str> = slots.iter().map(|slot| slot.0.as_str()).collect();
     case.raise(finding, site, &slots);
 }
 

@@ -7,6 +7,7 @@ mod cover;
 mod facts;
 mod intervals;
 mod ledger;
+mod observed;
 mod permuted;
 mod post_load;
 mod promised;

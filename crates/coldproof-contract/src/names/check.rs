@@ -56,7 +56,7 @@ fn manifests(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &Pha
     let Some(seen) = phase.manifests.last() else { return };
     let Some(sealed) = sealed(case, site, phase, seen.fact) else { return };
     let resolves = arm.header.lane == LaneName::Names;
-    let refused = if resolves { refused(phase) } else { BTreeSet::new() };
+    let refused = if resolves { refused(case, arm, phase) } else { BTreeSet::new() };
     account(case, site, phase, seen, &sealed, &refused);
     if resolves {
         unfilled(case, site, phase, &sealed);
@@ -87,8 +87,13 @@ fn sealed(
     draft.seal([""; 0]).ok()
 }
 
-/// Sources that no rank took, by the ranks' own receipts.
-fn refused<'r>(phase: &PhaseView<'r>) -> BTreeSet<&'r str> {
+/// Sources that no rank took, by the ranks' own receipts. What the cold load of a model that the
+/// catalogue does not know left out as well is no fault of the update, and unseen.
+fn refused<'r>(
+    case: &mut Case<'_, '_>,
+    arm: &ArmView<'_>,
+    phase: &PhaseView<'r>,
+) -> BTreeSet<&'r str> {
     let ranks: BTreeSet<Rank> = phase.receipts.iter().map(|receipt| receipt.rank).collect();
     let mut refused: BTreeMap<&str, BTreeSet<Rank>> = BTreeMap::new();
     for receipt in &phase.receipts {
@@ -96,7 +101,16 @@ fn refused<'r>(phase: &PhaseView<'r>) -> BTreeSet<&'r str> {
             refused.entry(source).or_default().insert(receipt.rank);
         }
     }
-    refused.into_iter().filter(|(_, by)| *by == ranks).map(|(source, _)| source).collect()
+    refused.retain(|_, by| *by == ranks);
+    let left_out: BTreeSet<&str> = case.view.left_out_by_all(arm);
+    refused.retain(|source, _| {
+        let fault = !left_out.contains(source);
+        if !fault {
+            case.unseen.insert(format!("{source} (the cold load leaves it out as well)"));
+        }
+        fault
+    });
+    refused.into_keys().collect()
 }
 
 /// Raises what an account of one manifest leaves open.
@@ -212,9 +226,10 @@ fn count(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     let content = case.view.content(phase.at);
     let Some(file) = content.and_then(|at| case.view.checkpoint(at)) else { return };
     let wanted: BTreeMap<&str, _> =
-        file.sources.iter().map(|source| (source.name.as_str(), source.digest)).collect();
+        file.sources.iter().map(|source| (source.name.as_str(), source)).collect();
     let right = phase.sources.iter().filter(|(name, read)| {
-        read.fact.digest.is_some() && read.fact.digest.as_ref() == wanted.get(**name)
+        let source = wanted.get(**name);
+        source.is_some_and(|source| case.view.is_file(arm, phase, source, read.fact))
     });
     let right = right.count() as u64;
     let coverage = case.cover(Room::Names);

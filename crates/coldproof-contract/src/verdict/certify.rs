@@ -40,7 +40,7 @@ pub(super) fn certificate(
     categories: &[CategoryReport],
 ) -> Option<CertificateReport> {
     let (arm, phase) = last_update(view)?;
-    let (receipts, generation) = receipts(arm, phase)?;
+    let (receipts, generation) = receipts(view, arm, phase)?;
     let certificate = Certificate::issue(&receipts, generation, proofs(categories));
     let (mut proven, mut not_proven) = (BTreeMap::new(), BTreeMap::new());
     for (room, proof) in certificate.proofs().iter() {
@@ -63,8 +63,13 @@ pub(super) fn certificate(
     })
 }
 
-/// Holds every rank's receipt against the slots that it registers.
-fn receipts(arm: &ArmView<'_>, phase: &PhaseView<'_>) -> Option<(Reconciled, Generation)> {
+/// Holds every rank's receipt against the slots that it registers. What the rank's own cold load
+/// left out has no slot to reach.
+fn receipts(
+    view: &View<'_>,
+    arm: &ArmView<'_>,
+    phase: &PhaseView<'_>,
+) -> Option<(Reconciled, Generation)> {
     let last = phase.receipts.last()?.fact;
     let contents = |rank: Rank| -> BTreeMap<SlotName, Hex128> {
         let own = phase.read_backs.iter().filter(|((r, _), _)| *r == rank);
@@ -81,6 +86,10 @@ fn receipts(arm: &ArmView<'_>, phase: &PhaseView<'_>) -> Option<(Reconciled, Gen
         let slots = own.map(|((_, slot), _)| (*slot).clone()).collect();
         (rank, Expectation { slots, applications: None })
     });
+    let unrouted = |rank: Rank, sources: &[String]| -> Vec<String> {
+        let left_out = view.left_out(arm, rank);
+        sources.iter().filter(|source| !left_out.contains(source.as_str())).cloned().collect()
+    };
     let given =
         phase.receipts.iter().filter(|receipt| receipt.fact.transaction == last.transaction);
     let given: Vec<Receipt> = given
@@ -89,7 +98,7 @@ fn receipts(arm: &ArmView<'_>, phase: &PhaseView<'_>) -> Option<(Reconciled, Gen
             transaction: receipt.fact.transaction,
             applications: receipt.fact.applications,
             contents: contents(receipt.rank),
-            unrouted: receipt.fact.unrouted.clone(),
+            unrouted: unrouted(receipt.rank, &receipt.fact.unrouted),
             buffered: receipt.fact.buffered.clone(),
             vote: if receipt.fact.committed { Vote::Commit } else { Vote::Abort },
         })

@@ -94,8 +94,16 @@ pub fn judge(record: &Record) -> Verdict {
     }
 }
 
-/// Slots that never changed in any arm: their equality proves nothing.
+/// What the engine says of itself that nobody can see.
+const UNSEEN: &str = "unseen";
+
+/// Slots that never changed in any arm: their equality proves nothing. And what the engine's side
+/// could not look at.
 fn unchanged(case: &mut Case<'_, '_>) {
+    let phases = case.view.arms.iter().flat_map(|arm| &arm.phases);
+    let claims = phases.flat_map(|phase| &phase.claims);
+    let stated = claims.filter(|claim| claim.fact.what == UNSEEN);
+    case.unseen.extend(stated.map(|claim| claim.fact.value.clone()));
     let same = case.comparison.unchanged.iter().filter(|(_, same)| **same);
     let refreshed: BTreeSet<&str> = (case.view.arms.iter())
         .flat_map(|arm| arm.phases.iter().flat_map(|phase| phase.slots.values()))

@@ -73,7 +73,10 @@ fn sources(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     let file = view.content(phase.at).and_then(|at| view.checkpoint(at));
     let Some(file) = file.filter(|_| !phase.read_backs.is_empty()) else { return };
     let rules = if file.rules.is_empty() { &view.header.rules } else { &file.rules };
-    let placed: BTreeSet<&str> = rules.iter().map(|rule| rule.source.as_str()).collect();
+    let placed: BTreeSet<&str> = match view.is_unknown() {
+        true => view.kept(arm),
+        false => rules.iter().map(|rule| rule.source.as_str()).collect(),
+    };
     // A source that no rule places is a declared tie: its slot is another source's.
     let wanted = file.sources.iter().map(|source| source.name.as_str());
     for source in wanted.filter(|source| placed.contains(source)) {

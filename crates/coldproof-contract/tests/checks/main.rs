@@ -19,6 +19,7 @@ mod storage;
 mod support;
 mod topologies;
 mod transition;
+mod unknown;
 mod unseen;
 mod verdict;
 

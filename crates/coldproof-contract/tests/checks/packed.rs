@@ -34,7 +34,7 @@ fn stored(cold: [u64; 3], warm: [u64; 3]) -> Run {
 }
 
 /// What was read is another content.
-fn other_bytes(run: &mut Run, slot: &str) {
+pub(crate) fn other_bytes(run: &mut Run, slot: &str) {
     run.phase("warm", "A>B").read(slot, |_, read| {
         read.content = Some(model::content("in another order"));
         read.pieces.clear();
@@ -78,7 +78,7 @@ fn the_same_order_explains_nothing_and_another_order_accuses_nobody() {
 }
 
 /// A layer that the engine says it never processed.
-fn unfinished(run: &mut Run) {
+pub(crate) fn unfinished(run: &mut Run) {
     run.phase("warm", "A>B").drop(|_, fact| match fact {
         Fact::PostLoad(stage) => stage.layer == "norm" && stage.stage != PostLoadStage::Expected,
         _ => false,
@@ -122,34 +122,6 @@ fn an_object_inside_a_layer_explains_what_the_layer_packs_alone() {
     assert_eq!(run.found(), [never.clone(), one(Code::LoaderStale, NORM, &[0])]);
     run.phase("warm", "A>B").slot(NORM, |_, slot| slot.packing = Packing::Opaque);
     assert_eq!(run.found(), [never]);
-}
-
-/// A model that the catalogue does not know.
-fn unknown() -> Run {
-    let mut run = correct();
-    run.header.rules.clear();
-    run.header.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.rules.clear());
-    run
-}
-
-#[test]
-fn of_an_unknown_model_a_layer_that_was_not_finished_is_found() {
-    assert_eq!(unknown().found(), []);
-    let mut run = unknown();
-    unfinished(&mut run);
-    assert_eq!(run.found(), [one(Code::FinalisedNever, "norm", &[0])]);
-}
-
-#[test]
-fn of_an_unknown_model_a_slot_that_nothing_reached_is_named_itself() {
-    let mut run = unknown();
-    run.phase("warm", "A>B").still_holds(GATE_UP, "A");
-    run.phase("warm", "A>B").read(GATE_UP, |_, read| read.pieces.clear());
-    assert_eq!(run.found(), [one(Code::ApplicationMissing, GATE_UP, &[0])]);
-    // Other bytes than the old ones did reach it.
-    let mut run = unknown();
-    other_bytes(&mut run, GATE_UP);
-    assert_eq!(run.found(), [one(Code::LoaderStale, GATE_UP, &[0])]);
 }
 
 #[test]

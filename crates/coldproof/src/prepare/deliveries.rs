@@ -1,8 +1,12 @@
 //! Checkpoints as lanes deliver them: what evidence keeps of each, and those beside A and B.
 
+use std::collections::BTreeMap;
+
 use camino::Utf8Path;
 use coldproof_checkpoint::arch::SpellingName;
-use coldproof_checkpoint::{SentinelPlan, digest_checkpoint, respell, rules_in, with_alias};
+use coldproof_checkpoint::{
+    SentinelPlan, digest_checkpoint, respell, rules_in, unsigned_digests, with_alias,
+};
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::CheckpointLabel;
@@ -53,11 +57,16 @@ pub(super) fn header(
     made: &Utf8Path,
 ) -> Result<CheckpointHeader, Failure> {
     let digests = digest_checkpoint(&read.checkpoint).map_err(failure)?;
+    let mut unsigned = match read.loader {
+        Loader::Embedded => BTreeMap::new(),
+        Loader::Foreign => unsigned_digests(&read.checkpoint).map_err(failure)?,
+    };
     let sources = digests.sources.iter().map(|(name, source)| SourceHeader {
         name: name.clone(),
         dtype: source.dtype,
         shape: source.shape.clone(),
         digest: source.digest,
+        unsigned: unsigned.remove(name),
     });
     Ok(CheckpointHeader {
         label: CheckpointLabel(label.to_owned()),

@@ -57,6 +57,8 @@ pub(super) struct Read {
     pub(super) catalogue: Option<Catalogue>,
     /// Its configuration.
     pub(super) model: Model,
+    /// Who loads it.
+    pub(super) loader: Loader,
 }
 
 impl Read {
@@ -88,7 +90,7 @@ pub(super) fn read(folder: &Utf8Path, loader: Loader) -> Result<Read, Failure> {
         (Err(error), Loader::Embedded) => return Err(failure(error)),
         (Err(_), Loader::Foreign) => {
             let model = Model::Outline(Outline::read(folder).map_err(failure)?);
-            return Ok(Read { checkpoint, rules: Vec::new(), catalogue: None, model });
+            return Ok(Read { checkpoint, rules: Vec::new(), catalogue: None, model, loader });
         }
     };
     if loader == Loader::Embedded {
@@ -107,7 +109,7 @@ pub(super) fn read(folder: &Utf8Path, loader: Loader) -> Result<Read, Failure> {
     one_content(&checkpoint, &accounting)?;
     let rules = rules_of(&catalogue, &checkpoint);
     let (catalogue, model) = (Some(catalogue), Model::Known(Box::new(config)));
-    Ok(Read { checkpoint, rules, catalogue, model })
+    Ok(Read { checkpoint, rules, catalogue, model, loader })
 }
 
 /// Names of one tensor must hold one content: which of them an engine serves depends on the order

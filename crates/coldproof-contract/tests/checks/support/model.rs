@@ -82,6 +82,7 @@ pub(crate) fn checkpoint(name: &str) -> CheckpointHeader {
         name: rule.source,
         dtype: rule.dtype,
         shape: rule.shape,
+        unsigned: None,
     });
     CheckpointHeader {
         label: label(name),
