@@ -100,13 +100,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 @pytest.fixture(scope="session")
 def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
-    """``prove(family, *options)``: an update from A to B of the vLLM of this interpreter."""
-    proofs: dict[tuple[str, ...], Proof] = {}
+    """``prove(family, *options)``: an update from A to B of the vLLM of this interpreter. In the
+    place of a family a pair of checkpoints may stand."""
+    proofs: dict[tuple[str | Pair, ...], Proof] = {}
 
-    def run(family: str, *options: str) -> Proof:
+    def run(family: str | Pair, *options: str) -> Proof:
         key = (family, *options)
         if key not in proofs:
-            both, out = pair(family), tmp_path_factory.mktemp("out")
+            both = family if isinstance(family, Pair) else pair(family)
+            out = tmp_path_factory.mktemp("out")
             engine = ["--engine", "vllm", "--python", sys.executable, "--format", "json"]
             there = ["--from", str(both.a), "--to", str(both.b), "--out", str(out)]
             done = coldproof("prove", *engine, *there, *options)
