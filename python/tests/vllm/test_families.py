@@ -83,8 +83,9 @@ def test_experts_and_sinks_that_are_not_loaded(prove: Prove) -> None:
     assert proof.code == 1
     blamed = proof.objects()
     assert {match[1] for match in map(EXPERTS.match, blamed) if match} == {"0", "1"}
-    sinks = [f"model.layers.{layer}.attn.sinks" for layer in (0, 1)]
-    assert set(sinks) <= set(blamed), proof.summary
+    for layer in ("model.layers.0.", "model.layers.1."):
+        sinks = [one for one in blamed if one.startswith(layer) and one.endswith("attn.sinks")]
+        assert sinks, proof.summary
 
 
 @pytest.mark.parametrize("family", ["llama_tied", "gemma3"])

@@ -256,8 +256,8 @@ impl<'r> View<'r> {
         self.header.rules.is_empty()
     }
 
-    /// Of a model that the catalogue does not know: sources that this rank left out at its cold load.
-    /// An update may leave them out as well.
+    /// Of a model that the catalogue does not know: sources that this rank left out at its own cold
+    /// load. An update may leave them out as well.
     #[must_use]
     pub fn left_out(&self, arm: &ArmView<'r>, rank: Rank) -> BTreeSet<&'r str> {
         let cold = arm.cold().filter(|_| self.is_unknown());
