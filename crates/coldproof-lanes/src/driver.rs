@@ -38,6 +38,8 @@ pub struct Driver<'a, 'p> {
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
     pub(crate) orders: Rc<Orders>,
+    /// Steps that every update leaves out.
+    pub(crate) skipped: &'a [StepName],
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -48,11 +50,13 @@ impl<'a, 'p> Driver<'a, 'p> {
         arm: &str,
         deadline: Duration,
         orders: Rc<Orders>,
+        skipped: &'a [StepName],
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
         let slowest_serve = Duration::ZERO;
-        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs: None, orders }
+        let graphs = None;
+        Self { engine, recorder, cursor, deadline, slowest_serve, hello, graphs, orders, skipped }
     }
 
     /// Asks the engine what it can do, as the arm's first step.
@@ -187,6 +191,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         let fact = LogitsFact {
             request: request.name.clone(),
             mode: request.mode.name().to_owned(),
+            adapter: request.adapter.clone(),
             repeat,
             batch,
             rows,
