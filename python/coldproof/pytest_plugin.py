@@ -91,6 +91,10 @@ class ReloadProof:
         via: Via | None = None,
         known: str | Path | None = None,
         payload: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        adapter_from: str | Path | None = None,
+        adapter_to: str | Path | None = None,
+        adapter_via: str | None = None,
         engine_args: Mapping[str, Any] | None = None,
         fault: Iterable[str] = (),
         seed: int = 0,
@@ -113,11 +117,14 @@ class ReloadProof:
         if engine != "reference":
             command += ["--python", sys.executable]
         single = {"from": from_, "to": to, "tp": tp, "via": via, "known": known}
-        for name, value in {**single, "deadline": deadline}.items():
+        single |= {"adapter-from": adapter_from, "adapter-to": adapter_to}
+        single |= {"adapter-via": adapter_via, "deadline": deadline}
+        for name, value in single.items():
             if value is not None:
                 command += [f"--{name}", str(value)]
         arguments = [f"{name}={json.dumps(v)}" for name, v in (engine_args or {}).items()]
-        many = {"payload": payload, "lane": lanes or (), "fault": fault, "engine-arg": arguments}
+        many = {"payload": payload, "skip": skip, "lane": lanes or (), "fault": fault}
+        many["engine-arg"] = arguments
         for name, values in many.items():
             for value in values:
                 command += [f"--{name}", value]

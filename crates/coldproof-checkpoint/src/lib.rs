@@ -4,6 +4,7 @@
 //! A checkpoint is hostile input: every size read from a file is checked before it is used, and
 //! each fault has its own name. Nothing is memory-mapped: a trainer may rewrite a file at any time.
 
+mod adapter;
 pub mod arch;
 mod companions;
 mod container;
@@ -19,6 +20,7 @@ mod ties;
 mod widen;
 mod zeros;
 
+pub use adapter::Adapter;
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
 };

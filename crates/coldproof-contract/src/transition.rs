@@ -59,6 +59,16 @@ pub enum TransitionError {
     },
 }
 
+impl TransitionError {
+    /// The step that was left out, where leaving it out is all that is wrong.
+    #[must_use]
+    pub fn left_out(&self) -> Option<StepName> {
+        let Self::Order { step, allowed, .. } = self else { return None };
+        let [missing] = allowed[..] else { return None };
+        followers(missing).contains(&Some(*step)).then_some(missing)
+    }
+}
+
 fn names(steps: &[StepName]) -> String {
     steps.iter().map(|step| step.name()).collect::<Vec<_>>().join(" or ")
 }
@@ -174,5 +184,18 @@ mod tests {
         let unfinished =
             TransitionError::Unfinished { after: S::Invalidate, allowed: vec![S::Resume] };
         assert_eq!(open, [unfinished]);
+    }
+
+    #[test]
+    fn one_step_that_was_left_out_is_named_and_an_exchange_leaves_none_out() {
+        let left_out = |steps: &[S]| check(steps).iter().filter_map(|e| e.left_out()).next();
+        assert_eq!(left_out(&[S::Pause, S::Update, S::Finalize, S::Resume]), Some(S::Invalidate));
+        let slept = [&S::TRANSITION[..6], &S::TRANSITION[7..]].concat();
+        assert_eq!(left_out(&slept), Some(S::Invalidate));
+        assert_eq!(left_out(&[S::Pause, S::Update, S::Invalidate, S::Resume]), Some(S::Finalize));
+        assert_eq!(left_out(&[S::Pause, S::Update, S::Resume]), None, "two are missing");
+        assert_eq!(left_out(&[S::Pause, S::Finalize, S::Update]), None);
+        assert_eq!(left_out(&SHORT), None);
+        assert_eq!(left_out(&SHORT[..4]), None);
     }
 }

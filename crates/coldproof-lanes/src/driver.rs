@@ -45,6 +45,8 @@ pub struct Driver<'a, 'p> {
     pub(crate) orders: Rc<Orders>,
     /// What the cold load of this arm was seen to apply.
     pub(crate) applied: Vec<(Rank, ApplicationFact)>,
+    /// Steps that every update leaves out.
+    pub(crate) skipped: &'a [StepName],
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
@@ -55,6 +57,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         arm: &str,
         deadline: Duration,
         orders: Rc<Orders>,
+        skipped: &'a [StepName],
     ) -> Self {
         let cursor = ArmCursor::new(arm, recorder);
         let hello = Capabilities::unknown();
@@ -71,6 +74,7 @@ impl<'a, 'p> Driver<'a, 'p> {
             graphs: None,
             orders,
             applied: Vec::new(),
+            skipped,
         }
     }
 
@@ -228,6 +232,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         let fact = LogitsFact {
             request: request.name.clone(),
             mode: request.mode.name().to_owned(),
+            adapter: request.adapter.clone(),
             repeat,
             batch,
             rows,

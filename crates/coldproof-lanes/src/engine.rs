@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::Piece as DigestPiece;
 use coldproof_contract::evidence::{Ability, Fact, LaunchFact, NodeFact, PieceContent};
@@ -102,6 +103,9 @@ pub struct GenerateRequest {
     pub mode: DecodeMode,
     /// Whether the prefix cache may serve the prompt.
     pub use_prefix_cache: bool,
+    /// The name of the adapter that it is served with; none: the base model.
+    #[serde(default)]
+    pub adapter: Option<String>,
 }
 
 /// The outputs of a request.
@@ -221,6 +225,11 @@ pub trait Engine {
     fn invalidate(&mut self) -> Reply<()>;
     /// Serves again.
     fn resume(&mut self) -> Reply<()>;
+    /// Loads the adapter in a folder (`adapter_config.json`, `adapter_model.safetensors`) under a
+    /// name, in the place of the one that has the name. Engines without adapters leave it as it is.
+    fn load_adapter(&mut self, _name: &str, _folder: &Utf8Path) -> Reply<()> {
+        Err(EngineError::Unsupported { what: "adapters".to_owned() })
+    }
     /// Slots, state, caches and generation as of now.
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>>;
     /// Applications, post-load stages and receipts since the last call.
@@ -277,6 +286,9 @@ pub struct StartSpec {
     pub lying: bool,
     /// Deadline of every call.
     pub deadline_ms: u64,
+    /// The largest rank of the adapters that it will be given; 0: it is given none.
+    #[serde(default)]
+    pub adapter_rank: u32,
 }
 
 /// What a lane asks of one slot.

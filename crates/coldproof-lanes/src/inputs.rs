@@ -6,8 +6,9 @@ use camino::Utf8PathBuf;
 use coldproof_checkpoint::{SentinelPlan, TensorRef};
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, RequiredItem};
 use coldproof_contract::routing::SourceRule;
-use coldproof_contract::words::{CheckpointLabel, Topology};
+use coldproof_contract::words::{CheckpointLabel, StepName, Topology};
 
+use crate::adapter_swap::AdapterPair;
 use crate::requests::Requests;
 
 /// A checkpoint as it is delivered to an engine.
@@ -56,6 +57,10 @@ pub struct Inputs {
     pub required: Vec<RequiredItem>,
     /// Faults that are switched on.
     pub seeded: Vec<String>,
+    /// Steps that every update leaves out, as a trainer at fault would.
+    pub skipped: Vec<StepName>,
+    /// The two adapters of the adapters lane.
+    pub adapters: Option<AdapterPair>,
     /// Fixed tokens.
     pub requests: Requests,
     /// The seed.

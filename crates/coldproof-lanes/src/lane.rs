@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use coldproof_contract::evidence::{ArmHeader, LaneName};
-use coldproof_contract::words::Topology;
 
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{Capabilities, EngineUnderTest, Reply, StartSpec};
@@ -17,6 +16,15 @@ use crate::recorder::Recorder;
 pub const COLD: &str = "cold-b";
 /// The same at the topology of the routing lane, where that is another one.
 pub const COLD_ROUTING: &str = "cold-b-routing";
+
+/// The arm that is a cold load of the base model with the new adapter.
+pub const COLD_ADAPTER: &str = "cold-adapter";
+
+/// Whether an arm is a cold load, in a process of its own.
+#[must_use]
+pub fn is_cold(arm: &str) -> bool {
+    [COLD, COLD_ROUTING, COLD_ADAPTER].contains(&arm)
+}
 
 /// Everything that a lane works with.
 pub struct Lane<'a, 'p> {
@@ -41,8 +49,8 @@ impl<'p> Lane<'_, 'p> {
         header: ArmHeader,
         plan: impl FnOnce(&Inputs, &mut Driver<'_, 'p>) -> ArmResult<()>,
     ) {
-        let cold = header.arm == COLD || header.arm == COLD_ROUTING;
-        let spec = self.spec(header.topology, cold);
+        let cold = is_cold(&header.arm);
+        let spec = self.spec(&header, cold);
         let started = match cold {
             true => self.factory.start_cold(&spec),
             false => self.factory.start(&spec),
@@ -54,8 +62,9 @@ impl<'p> Lane<'_, 'p> {
             Ok(engine) => (engine, Ok(())),
             Err(error) => (Box::new(crate::adapters::Absent), Err(error)),
         };
-        let mut driver =
-            Driver::new(engine, self.recorder, &arm, deadline, Rc::clone(&self.orders));
+        let orders = Rc::clone(&self.orders);
+        let skipped = &self.inputs.skipped;
+        let mut driver = Driver::new(engine, self.recorder, &arm, deadline, orders, skipped);
         let result = driver.hello(started).and_then(|hello| {
             if !cold {
                 self.hello.get_or_insert(hello);
@@ -71,16 +80,20 @@ impl<'p> Lane<'_, 'p> {
     }
 
     /// The cold engine has other addresses, another order of allocation and other garbage.
-    fn spec(&self, topology: Topology, cold: bool) -> StartSpec {
+    fn spec(&self, header: &ArmHeader, cold: bool) -> StartSpec {
+        // An engine that may serve adapters runs other layers: the other lanes start it without.
+        let adapters = self.inputs.adapters.as_ref();
+        let adapters = adapters.filter(|_| header.lane == LaneName::Adapters);
         StartSpec {
             model: self.inputs.from.folder.clone(),
-            topology,
+            topology: header.topology,
             seed: self.inputs.seed.wrapping_mul(2).wrapping_add(u64::from(cold)),
             arena_base: if cold { 0x7e00_0000_0000 } else { 0x7f00_0000_0000 },
             reversed_allocation: cold,
             faults: Vec::new(),
             lying: false,
             deadline_ms: self.inputs.deadline_ms,
+            adapter_rank: adapters.map_or(0, |pair| pair.rank),
         }
     }
 

@@ -3,6 +3,7 @@
 //! An engine is behind two traits, [`engine::Engine`] for commands and claims and
 //! [`engine::Probe`] for observation; a lane never judges what it sees.
 
+pub mod adapter_swap;
 pub mod adapters;
 mod caches;
 mod census;

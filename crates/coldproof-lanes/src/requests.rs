@@ -42,6 +42,7 @@ impl Requests {
             greedy: 4.min(self.positions_max / 4),
             mode,
             use_prefix_cache: false,
+            adapter: None,
         }
     }
 
@@ -60,6 +61,7 @@ impl Requests {
                 greedy: 0,
                 mode,
                 use_prefix_cache: false,
+                adapter: None,
             }
         };
         (0..batch).map(row).collect()
@@ -76,7 +78,16 @@ impl Requests {
             greedy: 0,
             mode: DecodeMode::Eager,
             use_prefix_cache: true,
+            adapter: None,
         }
+    }
+
+    /// The cache request with an adapter, or on the base model beside one.
+    #[must_use]
+    pub fn adapted(self, adapter: Option<&str>) -> GenerateRequest {
+        let name = if adapter.is_some() { "adapted" } else { "unadapted" };
+        let adapter = adapter.map(str::to_owned);
+        GenerateRequest { name: name.to_owned(), adapter, ..self.cache() }
     }
 
     /// The positive control: almost everything is computed by replays, where there are any.
@@ -89,6 +100,7 @@ impl Requests {
             greedy: 0,
             mode,
             use_prefix_cache: false,
+            adapter: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
-use crate::{caches, composite, differential, names, orders, routing};
+use crate::{adapter_swap, caches, composite, differential, names, orders, routing};
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
@@ -23,8 +23,10 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         hello: None,
         orders: Rc::default(),
     };
-    // Every lane but routing is compared with the cold load.
-    if inputs.lanes.iter().any(|lane| *lane != LaneName::Routing) {
+    // Routing has sentinels, and adapters a cold load of their own; every other lane is compared
+    // with this one.
+    let own = [LaneName::Routing, LaneName::Adapters];
+    if inputs.lanes.iter().any(|lane| !own.contains(lane)) {
         let slots = differential::cold(&mut lane);
         lane.orders = Rc::new(orders::learn(&mut lane, &slots));
     }
@@ -35,6 +37,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Names => names::run(&mut lane),
             LaneName::Caches => caches::run(&mut lane),
             LaneName::Composite => composite::run(&mut lane),
+            LaneName::Adapters => adapter_swap::run(&mut lane),
         }
     }
     let (kind, version, cannot) = match lane.hello {
@@ -55,6 +58,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             required: inputs.required.clone(),
             lanes: inputs.lanes.iter().copied().collect(),
             seeded: inputs.seeded.clone(),
+            skipped: inputs.skipped.clone(),
             modes: Default::default(),
         },
         checkpoints: inputs.headers.clone(),

@@ -85,7 +85,9 @@ pub(crate) fn update(
     if sleep.is_some() {
         driver.step(StepName::WakeKv, |engine| engine.wake(WakeTag::KvCache))?;
     }
-    driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
+    if !driver.skipped.contains(&StepName::Invalidate) {
+        driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
+    }
     driver.step(StepName::Resume, |engine| engine.resume())
 }
 

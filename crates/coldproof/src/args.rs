@@ -71,6 +71,27 @@ pub enum LaneArg {
     Caches,
     /// The eight steps.
     Composite,
+    /// One adapter under another's name.
+    Adapters,
+}
+
+/// Steps that a trainer may forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SkipArg {
+    /// Emptying every cache of the old generation.
+    Invalidate,
+}
+
+/// How a trainer replaces an adapter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AdapterVia {
+    /// It writes over the old files, and the name is loaded again.
+    #[default]
+    SameFolder,
+    /// It writes a folder beside the old one, and the name is loaded again.
+    OtherFolder,
+    /// As `same-folder`, and the caches are emptied.
+    SameFolderReset,
 }
 
 /// Ways into a live vLLM.
@@ -125,6 +146,18 @@ pub struct ProveArgs {
     /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     pub payload: Vec<String>,
+    /// Leave a step out of every update, as a trainer at fault would.
+    #[arg(long, value_enum, value_name = "STEP", value_delimiter = ',')]
+    pub skip: Vec<SkipArg>,
+    /// An adapter (a PEFT folder) that is served first, by a name that --adapter-to takes over.
+    #[arg(long, value_name = "DIR")]
+    pub adapter_from: Option<Utf8PathBuf>,
+    /// The adapter that takes its name.
+    #[arg(long, value_name = "DIR")]
+    pub adapter_to: Option<Utf8PathBuf>,
+    /// How it takes the name.
+    #[arg(long, value_enum, default_value_t)]
+    pub adapter_via: AdapterVia,
     /// Only these lanes (may be given several times).
     #[arg(long = "lane", value_name = "NAME", value_delimiter = ',')]
     pub lanes: Vec<LaneArg>,

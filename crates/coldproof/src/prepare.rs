@@ -7,6 +7,7 @@ use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart
 use coldproof_contract::evidence::LaneName;
 use coldproof_contract::routing::{Placement, SourceRule};
 use coldproof_contract::words::Topology;
+use coldproof_lanes::adapter_swap::AdapterPair;
 use coldproof_lanes::inputs::{Delivery, Inputs};
 use coldproof_lanes::payload::Payload;
 use coldproof_lanes::requests::Requests;
@@ -16,6 +17,7 @@ use crate::interrupt;
 use crate::progress::Spinner;
 use crate::settings::ProveSettings;
 
+mod adapters;
 mod deliveries;
 mod faults;
 mod pair;
@@ -35,6 +37,7 @@ pub(crate) struct Prepared {
     pub(crate) inputs: Inputs,
     from: Checkpoint,
     to: Checkpoint,
+    adapters: Option<AdapterPair>,
     /// Holds made checkpoints until the run is over.
     _scratch: tempfile::TempDir,
 }
@@ -45,7 +48,8 @@ impl Prepared {
     /// # Errors
     /// One of them changed.
     pub(crate) fn verify_unchanged(&self) -> Result<(), Failure> {
-        self.from.verify_unchanged().and_then(|()| self.to.verify_unchanged()).map_err(failure)
+        self.from.verify_unchanged().and_then(|()| self.to.verify_unchanged()).map_err(failure)?;
+        self.adapters.as_ref().map_or(Ok(()), adapters::verify_unchanged)
     }
 }
 
@@ -89,6 +93,8 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         }
         Model::Known(_) | Model::Outline(_) => topology,
     };
+    let adapters = settings.adapters.as_ref().map(|asked| adapters::pair(asked, &made));
+    let adapters = adapters.transpose()?;
     progress.say("making checkpoints that differ in every element");
     let changed = changed(&from, &to, &made, settings.seed)?;
     let changed = read(&changed, loader)?;
@@ -102,6 +108,9 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     for payload in &settings.payload {
         b.sent = sent(payload, &a, &b, &wide)?;
         notes.push(format!("every update to B was delivered as `{payload}`"));
+    }
+    for step in &settings.skipped {
+        notes.push(format!("every update left step `{step}` out"));
     }
     let p = delivery("P", &changed)?;
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
@@ -120,13 +129,16 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         lanes,
         required: settings.required.clone(),
         seeded: settings.engine.faults().iter().filter(|id| !id.ends_with('~')).cloned().collect(),
+        adapters: adapters.clone(),
+        skipped: settings.skipped.clone(),
         requests: requests(&to, embedded),
         seed: settings.seed,
         deadline_ms: settings.deadline_ms,
         notes,
         environment: environment(&to.model, embedded),
     };
-    Ok(Prepared { inputs, from: from.checkpoint, to: to.checkpoint, _scratch: scratch })
+    let (from, to) = (from.checkpoint, to.checkpoint);
+    Ok(Prepared { inputs, from, to, adapters, _scratch: scratch })
 }
 
 /// B as F32, where a payload asks for it.

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use camino::Utf8PathBuf;
 use clap::ValueEnum as _;
 use coldproof_contract::evidence::{LaneName, RequiredItem};
+use coldproof_contract::words::StepName;
+use coldproof_lanes::adapter_swap::AdapterSwap;
 use coldproof_lanes::payload::{Payload, UnknownPayload};
 
-use crate::args::{Format, LaneArg, ProveArgs, Via};
+use crate::args::{AdapterVia, Format, LaneArg, ProveArgs, SkipArg, Via};
 use crate::error::Failure;
 
 /// All categories and the transition.
@@ -31,6 +33,10 @@ pub(crate) struct ProveSettings {
     pub(crate) engine: EngineSettings,
     /// What the sender makes of every delivery of B.
     pub(crate) payload: Vec<Payload>,
+    /// The adapters of the adapters lane.
+    pub(crate) adapters: Option<AdapterSettings>,
+    /// Steps that every update leaves out.
+    pub(crate) skipped: Vec<StepName>,
     /// The list of known findings.
     pub(crate) known: Option<Utf8PathBuf>,
     /// Where results go.
@@ -41,6 +47,17 @@ pub(crate) struct ProveSettings {
     pub(crate) deadline_ms: u64,
     /// How the verdict is printed.
     pub(crate) format: Format,
+}
+
+/// Two adapters, and how one takes the other's name.
+#[derive(Clone, Debug)]
+pub(crate) struct AdapterSettings {
+    /// The folder of the old one.
+    pub(crate) from: Utf8PathBuf,
+    /// The folder of the new one.
+    pub(crate) to: Utf8PathBuf,
+    /// How.
+    pub(crate) swap: AdapterSwap,
 }
 
 /// Which engine, and how it is started.
@@ -89,9 +106,10 @@ impl ProveSettings {
         let checkpoints = match (&args.from, &args.to) {
             (None, None) => None,
             (Some(from), Some(to)) => Some((from.clone(), to.clone())),
-            (Some(_), None) => return Err(one_alone("--from", "--to")),
-            (None, Some(_)) => return Err(one_alone("--to", "--from")),
+            (Some(_), None) => return Err(one_alone("--from", "--to", PAIR)),
+            (None, Some(_)) => return Err(one_alone("--to", "--from", PAIR)),
         };
+        let adapters = adapters(args)?;
         for (option, value) in [("--pp", args.pp), ("--ep", args.ep)] {
             if value != 1 {
                 return Err(Failure::usage(
@@ -104,7 +122,7 @@ impl ProveSettings {
         if args.tp == Some(0) {
             return Err(Failure::usage("--tp", "--tp 0 is no topology", "the smallest is 1"));
         }
-        let lanes = lanes(&args.lanes);
+        let lanes = lanes(&args.lanes, adapters.is_some())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
             (false, _) => requirements(&args.require)?,
             (true, true) => everything(),
@@ -124,6 +142,8 @@ impl ProveSettings {
             required,
             engine,
             payload: args.payload.iter().map(|text| payload(text)).collect::<Result<_, _>>()?,
+            adapters,
+            skipped: skipped(&args.skip),
             known: args.known.clone(),
             out: args.out.clone(),
             seed: args.seed,
@@ -212,33 +232,75 @@ fn payload(text: &str) -> Result<Payload, Failure> {
     })
 }
 
-fn one_alone(given: &str, other: &str) -> Failure {
+fn skipped(typed: &[SkipArg]) -> Vec<StepName> {
+    let step = |skip: &SkipArg| match skip {
+        SkipArg::Invalidate => StepName::Invalidate,
+    };
+    typed.iter().map(step).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What stands for two checkpoints that were not given.
+const PAIR: &str = ": then a small pair is made";
+
+fn one_alone(given: &str, other: &str, neither: &str) -> Failure {
     Failure::usage(
         given,
         format!("{given} was given without {other}"),
-        format!("give {other} too, or neither: then a small pair is made"),
+        format!("give {other} too, or neither{neither}"),
     )
 }
 
-fn lanes(typed: &[LaneArg]) -> BTreeSet<LaneName> {
-    let all = [
-        LaneName::Differential,
-        LaneName::Routing,
-        LaneName::Names,
-        LaneName::Caches,
-        LaneName::Composite,
-    ];
-    if typed.is_empty() {
-        return all.into_iter().collect();
+/// Both adapters or neither.
+fn adapters(args: &ProveArgs) -> Result<Option<AdapterSettings>, Failure> {
+    let swap = match args.adapter_via {
+        AdapterVia::SameFolder => AdapterSwap::SameFolder,
+        AdapterVia::OtherFolder => AdapterSwap::OtherFolder,
+        AdapterVia::SameFolderReset => AdapterSwap::SameFolderReset,
+    };
+    match (&args.adapter_from, &args.adapter_to) {
+        (Some(from), Some(to)) => {
+            Ok(Some(AdapterSettings { from: from.clone(), to: to.clone(), swap }))
+        }
+        (Some(_), None) => Err(one_alone("--adapter-from", "--adapter-to", "")),
+        (None, Some(_)) => Err(one_alone("--adapter-to", "--adapter-from", "")),
+        (None, None) if args.adapter_via != AdapterVia::default() => Err(Failure::usage(
+            "--adapter-via",
+            "--adapter-via says how an adapter is replaced, and there is none",
+            "give --adapter-from and --adapter-to",
+        )),
+        (None, None) => Ok(None),
     }
+}
+
+/// The lanes that were asked for; all that have what they need where none was.
+fn lanes(typed: &[LaneArg], adapters: bool) -> Result<BTreeSet<LaneName>, Failure> {
+    let all = LaneArg::value_variants().iter();
     let lane = |lane: &LaneArg| match lane {
         LaneArg::Differential => LaneName::Differential,
         LaneArg::Routing => LaneName::Routing,
         LaneArg::Names => LaneName::Names,
         LaneArg::Caches => LaneName::Caches,
         LaneArg::Composite => LaneName::Composite,
+        LaneArg::Adapters => LaneName::Adapters,
     };
-    typed.iter().map(lane).collect()
+    if typed.is_empty() {
+        return Ok(all.filter(|one| adapters || **one != LaneArg::Adapters).map(lane).collect());
+    }
+    let asked = typed.contains(&LaneArg::Adapters);
+    let refused = |option: &str, text: &str, hint: &str| Err(Failure::usage(option, text, hint));
+    match (asked, adapters) {
+        (true, false) => refused(
+            "--lane",
+            "the adapters lane has no adapters",
+            "give --adapter-from and --adapter-to",
+        ),
+        (false, true) => refused(
+            "--adapter-from",
+            "no lane of this run serves adapters",
+            "add --lane adapters, or leave --adapter-from and --adapter-to out",
+        ),
+        _ => Ok(typed.iter().map(lane).collect()),
+    }
 }
 
 /// What these lanes judge.
@@ -249,7 +311,7 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
             LaneName::Differential => required.extend([1, 2, 3, 4].map(RequiredItem::Category)),
             LaneName::Routing => required.extend([RequiredItem::Category(5)]),
             LaneName::Names => required.extend([RequiredItem::Category(6)]),
-            LaneName::Caches => required.extend([RequiredItem::Category(7)]),
+            LaneName::Caches | LaneName::Adapters => required.extend([RequiredItem::Category(7)]),
             LaneName::Composite => required.extend([RequiredItem::Transition]),
         }
     }

@@ -30,6 +30,8 @@ class Adapter:
         self.sources: list[dict[str, Any]] = []
         self.temporary: list[Any] = []
         self.importing: threading.Thread | None = None
+        self.adapters: dict[str, str] = {}
+        """Folders of adapters by name; the ordinal of a name, from 1, is vLLM's id."""
 
     # -- life --------------------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class Adapter:
             # The smallest that the CPU kernels take: a prompt of 70 tokens then fills two blocks.
             "block_size": 32,
         }
+        options |= versions.adapter_options(self.spec.get("adapter_rank", 0))
         self.llm = LLM(**versions.start_options(options, self.options))
         # What the first forward makes (a rotary table in another dtype) is there from here on. Not
         # one token: with experts that is an illegal instruction on CPUs with AMX (0.32.0).
@@ -154,7 +157,8 @@ class Adapter:
         if not request["use_prefix_cache"]:
             prompt["cache_salt"] = uuid.uuid4().hex
         self._all("serving", request["name"])
-        completion = self._complete(prompt, params)
+        adapter = self._adapter(request.get("adapter"))
+        completion = self._complete(prompt, params, adapter)
         self._all("serving", "")
         first = len(request["prompt"]) - 1
         vocabulary = versions.vocabulary_of(self.llm)
@@ -169,7 +173,16 @@ class Adapter:
             "greedy": tokens[len(forced) : len(forced) + greedy],
         }
 
-    def _complete(self, prompt: dict[str, Any], params: Any) -> Any:
+    def _adapter(self, name: str | None, *, again: bool = False) -> Any:
+        """How a request, or a load of what is there already (``again``), names an adapter."""
+        if name is None:
+            return None
+        if name not in self.adapters:
+            raise Refused(f"no adapter is called `{name}`; `load_adapter` comes first")
+        number = list(self.adapters).index(name) + 1
+        return versions.adapter_request(name, number, self.adapters[name], again=again)
+
+    def _complete(self, prompt: dict[str, Any], params: Any, adapter: Any) -> Any:
         """Runs one request.
 
         An error after the request was taken leaves it unfinished. Where vLLM's engine core is a
@@ -177,7 +190,8 @@ class Adapter:
         """
         llm = self._llm()
         try:
-            return llm.generate([prompt], params, use_tqdm=False)[0].outputs[0]
+            served = llm.generate([prompt], params, use_tqdm=False, lora_request=adapter)
+            return served[0].outputs[0]
         except Exception as error:
             if versions.is_dead(error) or llm.llm_engine.has_unfinished_requests():
                 raise Died(f"{type(error).__name__}: {error}") from error
@@ -247,6 +261,14 @@ class Adapter:
 
     def resume(self) -> Answer:
         """Nothing was held back."""
+        return done()
+
+    def load_adapter(self, name: str, folder: str) -> Answer:
+        """Loads an adapter, in place where the name is taken, as vLLM's own server does."""
+        again = name in self.adapters
+        self.adapters[name] = folder
+        if not self._llm().llm_engine.add_lora(self._adapter(name, again=again)):
+            raise Refused(f"vLLM did not load the adapter `{name}`")
         return done()
 
     def claims(self) -> Answer:

@@ -35,7 +35,9 @@ class Trace:
         self.request = ""
         self.counts: dict[str, list[int]] = {}
         for module in model.modules():
-            if "Embedding" in type(module).__name__ and module._parameters:
+            # Where it may serve adapters, a wrapper computes past the call of what it wraps.
+            weights = module._parameters or hasattr(module, "base_layer")
+            if "Embedding" in type(module).__name__ and weights:
                 module.register_forward_hook(self._count)
                 break
 

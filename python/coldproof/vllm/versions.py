@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from typing import Any
+from typing import Any, get_args
 
 from coldproof.agent import Refused, Unsupported
 
@@ -110,6 +110,42 @@ def start_options(own: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise Refused(f"vLLM {version()} has no engine argument `{name}`; mend --engine-arg")
     return {**{name: value for name, value in own.items() if name in known}, **asked}
+
+
+def adapter_options(rank: int) -> dict[str, Any]:
+    """The options of an engine that serves adapters of at most this rank; for none, none.
+
+    Raises:
+        Unsupported: this version serves no adapters, or none of this rank.
+    """
+    if not rank:
+        return {}
+    from vllm.engine.arg_utils import EngineArgs
+
+    if "enable_lora" not in inspect.signature(EngineArgs).parameters:
+        raise Unsupported(f"adapters (vLLM {version()} has no `enable_lora`)")
+    ranks = getattr(importlib.import_module("vllm.config.lora"), "MaxLoRARanks", None)
+    known = sorted(get_args(ranks)) or [rank]
+    fitting = next((size for size in known if size >= rank), None)
+    if fitting is None:
+        raise Unsupported(f"adapters of rank {rank} (vLLM {version()} takes at most {known[-1]})")
+    return {"enable_lora": True, "max_lora_rank": fitting}
+
+
+def adapter_request(name: str, number: int, folder: str, *, again: bool) -> Any:
+    """An adapter as a request names it, or as it is loaded ``again`` under a name that is taken.
+
+    Raises:
+        Unsupported: this version cannot load an adapter in place.
+    """
+    from vllm.lora.request import LoRARequest
+
+    request = LoRARequest(name, number, folder)
+    if again:
+        if not hasattr(request, "load_inplace"):
+            raise Unsupported(f"an adapter in place (vLLM {version()} has no `load_inplace`)")
+        request.load_inplace = True
+    return request
 
 
 def reload(worker: Any, **how: Any) -> None:

@@ -1,6 +1,7 @@
 //! Families of models: `config.json` to the sources that a checkpoint must hold and the slots where
 //! they belong.
 
+mod adapter;
 mod catalogue;
 mod config;
 mod decoder;
@@ -16,6 +17,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use adapter::adapter_rank;
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
 pub use config::{ModelConfig, Moe};
 pub use error::ConfigError;

@@ -15,6 +15,8 @@ use super::tensor::TensorRef;
 
 /// File name of a checkpoint in one file.
 pub(super) const SINGLE_NAME: &str = "model.safetensors";
+/// File name of an adapter's weights.
+const ADAPTER_NAME: &str = "adapter_model.safetensors";
 /// File name of the model's configuration.
 pub(crate) const CONFIG_NAME: &str = "config.json";
 
@@ -74,6 +76,17 @@ impl Checkpoint {
             reconcile(directory, &index_path, map, &tensors)?;
         }
         Ok(Self { directory: directory.to_owned(), files, index, config, tensors })
+    }
+
+    /// Reads and checks the header of the adapter in a directory: `adapter_model.safetensors`.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub(crate) fn open_adapter(directory: &Utf8Path) -> Result<Self, CheckpointError> {
+        let (identity, entries) = read_header(&directory.join(ADAPTER_NAME))?;
+        let tensors = entries.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let files = BTreeMap::from([(ADAPTER_NAME.to_owned(), identity)]);
+        Ok(Self { directory: directory.to_owned(), files, index: None, config: None, tensors })
     }
 
     /// The directory.

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CacheChoice, CacheError, CacheInventory, CacheSighting};
+use super::{CacheChoice, CacheError, CacheInventory, CacheSighting, adapters};
 use crate::evidence::{ArmView, CacheFact, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room};
+use crate::words::StepName;
 
 /// The object of a finding about KV blocks kept by prefix.
 const PREFIX_KV: &str = "prefix-kv";
@@ -24,16 +25,23 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             acknowledged(case, (index, phase_index), &arm.phases[phase_index]);
         }
     }
-    let coverage = case.cover(Room::Caches);
-    coverage.proven = format!(
-        "{hits} cached rows served on the old generation; after the update every row was computed \
-         again"
-    );
+    if case.coverage.contains_key(&Room::Caches) {
+        let text = "cached rows served on the old generation; after the update every row was \
+                    computed again";
+        case.cover(Room::Caches).proven = format!("{hits} {text}");
+    }
+    adapters::check(case);
 }
 
 /// Rows that the launch trace computed for the request whose logits stand in this step.
-fn rows(phase: &PhaseView<'_>, step: u32) -> u64 {
+pub(super) fn rows(phase: &PhaseView<'_>, step: u32) -> u64 {
     phase.launches.iter().filter(|launch| launch.step == step).map(|l| l.fact.rows).sum()
+}
+
+/// What was not done to the caches in this update.
+fn kept(phase: &PhaseView<'_>) -> &'static str {
+    let told = phase.steps.iter().any(|step| step.name == StepName::Invalidate);
+    if told { "" } else { ", in which the caches were not told to empty" }
 }
 
 /// Rows computed for each repeat of each request: (request, mode, first, second).
@@ -82,9 +90,11 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
             let finding = Finding::new(FindingCode::CacheStale, PREFIX_KV, 0)
                 .expected(format!("{full} rows computed"), format!("{now} rows computed"))
                 .why(format!(
-                    "request `{request}` took {} rows from entries of the generation before `{}`",
+                    "request `{request}` took {} rows from entries of the generation before \
+                     `{}`{}",
                     full - now,
-                    phase.phase
+                    phase.phase,
+                    kept(phase)
                 ))
                 .event(
                     "hit",

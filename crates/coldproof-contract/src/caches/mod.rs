@@ -1,5 +1,6 @@
 //! Category 7, cache coherence: nothing of an old generation is served as new.
 
+mod adapters;
 mod check;
 mod rules;
 

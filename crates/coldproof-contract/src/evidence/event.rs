@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AllocFact, ApplicationFact, CacheFact, CensusFact, ClaimFact, ControlFact, FreeFact,
-    LaunchFact, LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact,
+    AdapterFact, AllocFact, ApplicationFact, CacheFact, CensusFact, ClaimFact, ControlFact,
+    FreeFact, LaunchFact, LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact,
     Provenance, ReadBackFact, ReceiptFact, RegionFact, ReorderedFact, SlotFact, SourceReadBackFact,
     StateFact, StepFact, UncontrolledFact,
 };
@@ -38,6 +38,8 @@ pub enum Fact {
     Phase(PhaseFact),
     /// The caller sealed what an update promises.
     Manifest(ManifestFact),
+    /// The lane loads an adapter under a name.
+    Adapter(AdapterFact),
     /// A slot, as the engine registers it.
     Slot(SlotFact),
     /// The allocator handed out a block.
@@ -87,9 +89,11 @@ impl Fact {
     #[must_use]
     pub const fn provenance(&self) -> Provenance {
         match self {
-            Self::Step(_) | Self::Phase(_) | Self::Manifest(_) | Self::Uncontrolled(_) => {
-                Provenance::Driven
-            }
+            Self::Step(_)
+            | Self::Phase(_)
+            | Self::Manifest(_)
+            | Self::Adapter(_)
+            | Self::Uncontrolled(_) => Provenance::Driven,
             Self::Slot(_)
             | Self::Application(_)
             | Self::PostLoad(_)

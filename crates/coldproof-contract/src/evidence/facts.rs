@@ -275,6 +275,16 @@ pub struct CacheFact {
     pub hits: u64,
 }
 
+/// The lane loads an adapter under a name, in the place of the one that has the name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdapterFact {
+    /// The name that requests give.
+    pub adapter: String,
+    /// What it is: a digest of its tensors and its configuration. Names, ids and paths are no
+    /// identity.
+    pub content: Hex128,
+}
+
 /// The content of one piece of a slot that a source covers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PieceContent {
@@ -375,6 +385,9 @@ pub struct LogitsFact {
     pub request: String,
     /// `eager` or `graph`: how the rows after the prompt were computed.
     pub mode: String,
+    /// The adapter that it was served with; none: the base model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
     /// Which repeat of the request within the phase, from 0.
     pub repeat: u32,
     /// How many requests were decoded together, this one among them.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::routing::SourceRule;
-use crate::words::{CheckpointLabel, Dtype, Hex128, Topology};
+use crate::words::{CheckpointLabel, Dtype, Hex128, StepName, Topology};
 
 /// What a run was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +79,9 @@ pub struct Settings {
     /// Faults that were switched on: a run that finds none of them proves nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seeded: Vec<String>,
+    /// Steps that the caller left out of every update, as a trainer at fault would.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<StepName>,
     /// Checker modes other than strict, by room name: `warn` or `off`.
     pub modes: BTreeMap<String, String>,
 }
@@ -140,6 +143,8 @@ pub enum LaneName {
     Caches,
     /// The eight steps.
     Composite,
+    /// A hit with one adapter, another under its name, then the same request.
+    Adapters,
 }
 
 /// A checkpoint of the run.

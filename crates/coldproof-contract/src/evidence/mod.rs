@@ -14,9 +14,9 @@ pub use census::{CensusFact, census_digest};
 pub use difference::{Absence, Comparison, Difference, Holds, PieceDifference, Tally};
 pub use event::{Event, Fact};
 pub use facts::{
-    AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact, FreeFact,
-    LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact, PhaseFact,
-    PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact,
+    AdapterFact, AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact,
+    FreeFact, LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact,
+    PhaseFact, PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact,
     ReorderedFact, SlotFact, SourceReadBackFact, StateFact, StepFact, StepOutcome,
     UncontrolledFact,
 };

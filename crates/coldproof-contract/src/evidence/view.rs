@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact, Claimed,
-    ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact, NodeFact,
-    Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record, ReorderedFact,
-    SlotFact, SourceHeader, SourceReadBackFact, StateFact, StepOutcome, UncontrolledFact,
+    AdapterFact, ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact,
+    Claimed, ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact,
+    NodeFact, Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record,
+    ReorderedFact, SlotFact, SourceHeader, SourceReadBackFact, StateFact, StepOutcome,
+    UncontrolledFact,
 };
 use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
 
@@ -67,6 +68,8 @@ pub struct PhaseView<'r> {
     pub steps: Vec<StepView>,
     /// What the caller sealed.
     pub manifests: Vec<Seen<'r, ManifestFact>>,
+    /// Adapters that were loaded, in order.
+    pub adapters: Vec<Seen<'r, AdapterFact>>,
     /// Slots as last registered in the phase.
     pub slots: BTreeMap<SlotKey<'r>, Claimed<Seen<'r, SlotFact>>>,
     /// Configuration as last stated in the phase, by (rank, owner, name).
@@ -370,6 +373,7 @@ fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {
         },
         Fact::Phase(_) | Fact::Alloc(_) | Fact::Free(_) | Fact::Region(_) => {}
         Fact::Manifest(fact) => phase.manifests.push(seen(event, fact)),
+        Fact::Adapter(fact) => phase.adapters.push(seen(event, fact)),
         Fact::Uncontrolled(fact) => phase.uncontrolled.push(seen(event, fact)),
         _ => place_claim(phase, event),
     }

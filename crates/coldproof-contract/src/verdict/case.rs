@@ -264,6 +264,13 @@ impl<'v, 'r> Case<'v, 'r> {
         self.by_object.contains_key(&(code, object.to_owned()))
     }
 
+    /// Whether a finding of this code shows at this site.
+    #[must_use]
+    pub fn has_at(&self, code: FindingCode, site: Site) -> bool {
+        let mut findings = self.findings.iter().zip(&self.sites);
+        findings.any(|(finding, sites)| finding.code == code && sites.contains(&site))
+    }
+
     /// The global index of a rank in an arm.
     #[must_use]
     pub fn rank_index(&self, arm: usize, rank: Rank) -> u32 {

@@ -54,6 +54,13 @@ pub fn judge(record: &Record) -> Verdict {
         let text = format!("switched on and not found: {}", seeded.join(", "));
         notes.insert(Note { kind: "control".to_owned(), text });
     }
+    let skipped = &record.header.settings.skipped;
+    if verdict == VerdictKind::Pass && !skipped.is_empty() {
+        verdict = VerdictKind::Undecided;
+        let names: Vec<&str> = skipped.iter().map(|step| step.name()).collect();
+        let text = format!("left out and nothing of it found: {}", names.join(", "));
+        notes.insert(Note { kind: "control".to_owned(), text });
+    }
     let certificate = match verdict {
         VerdictKind::Fail => None,
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
@@ -158,9 +165,7 @@ fn categories(
                 (Status::Fail, None)
             } else if !seen.covered {
                 (Status::NotCovered, Some("no lane of this run looks at it".to_owned()))
-            } else if let Some(what) =
-                lacking(view, room).or_else(|| view.unsupported(lane_of(room)))
-            {
+            } else if let Some(what) = lacking(view, room).or_else(|| unsupported(view, room)) {
                 (Status::NotCovered, Some(what))
             } else if !seen.undecided.is_empty() || seen.checks == 0 {
                 let reasons: Vec<&str> = seen.undecided.iter().map(String::as_str).collect();
@@ -183,6 +188,12 @@ fn categories(
             }
         })
         .collect()
+}
+
+/// What the engine cannot do of what the room's lanes ask.
+fn unsupported(view: &View<'_>, room: Room) -> Option<String> {
+    let adapters = || view.unsupported(LaneName::Adapters).filter(|_| room == Room::Caches);
+    view.unsupported(lane_of(room)).or_else(adapters)
 }
 
 /// The lane whose evidence a room is judged by.

@@ -128,10 +128,15 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
         // A row that was compared twice is one row.
         compared.rows += rows[0].max(rows[1]);
     }
-    if arm.header.lane == LaneName::Caches {
+    if is_cached(arm) {
         case.cover(Room::Caches).undecided.extend(compared.gaps.iter().cloned());
     }
     compared
+}
+
+/// Whether the arm's requests may be served from a cache.
+fn is_cached(arm: &ArmView<'_>) -> bool {
+    matches!(arm.header.lane, LaneName::Caches | LaneName::Adapters)
 }
 
 /// The largest difference between a request that was decoded with others and the same alone.
@@ -163,7 +168,7 @@ fn pair(
         compared.void += seen.fact.rows.iter().filter(|row| !is_finite(row)).count() as u64;
     }
     let arm = &case.view.arms[site.0];
-    let hit = arm.header.lane == LaneName::Caches && seen.fact.repeat > 0;
+    let hit = is_cached(arm) && seen.fact.repeat > 0;
     let missing = missing(&wanted.fact.rows, &seen.fact.rows, hit);
     if missing > 0 {
         compared.gaps.insert(format!(

@@ -8,6 +8,7 @@ use super::{
     outputs, refused,
 };
 use crate::evidence::{Ability, ArmView, Fact, LaneName, PhaseView, StepOutcome, StepView};
+use crate::transition::TransitionError;
 use crate::words::{Address, ByteRange, Rank, StepName};
 
 /// What was compared.
@@ -57,18 +58,29 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
                 let text = format!("arm `{name}` served nothing to compare after `{label}`");
                 coverage.undecided.insert(text);
             }
+            if arm.header.lane != LaneName::Adapters {
+                order(case, site, phase);
+            }
             if let Some(step) = phase.failed_step() {
                 ended(case, site, step);
+                if absent(arm, step) {
+                    continue;
+                }
                 let text = format!("step `{}` of arm `{name}` did not end well", step.name);
                 coverage.undecided.insert(text);
             }
             coverage.undecided.extend(unexercised(case, site));
-            order(case, site, phase);
             generations::check_claims(case, site, phase);
             generations::check_receipts(case, site, phase);
         }
     }
     coverage
+}
+
+/// Whether an engine without adapters said so: no matter of a transition of weights.
+fn absent(arm: &ArmView<'_>, step: &StepView) -> bool {
+    let unsupported = matches!(step.outcome, Some(StepOutcome::Unsupported { .. }));
+    unsupported && arm.header.lane == LaneName::Adapters
 }
 
 /// What an update must show and does not: its steps, its requests, and where it slept the memory
@@ -77,7 +89,8 @@ fn unexercised(case: &Case<'_, '_>, site: (usize, usize)) -> Vec<String> {
     let arm = &case.view.arms[site.0];
     let phase = &arm.phases[site.1];
     let name = &arm.header.arm;
-    if phase.from.is_none() || phase.failed_step().is_some() {
+    let weights = arm.header.lane != LaneName::Adapters;
+    if phase.from.is_none() || phase.failed_step().is_some() || !weights {
         return Vec::new();
     }
     let mut texts = Vec::new();
@@ -150,7 +163,7 @@ fn must_serve(arm: &ArmView<'_>, phase: usize) -> bool {
         && match arm.header.lane {
             LaneName::Composite => true,
             LaneName::Differential => phase + 1 == arm.phases.len(),
-            LaneName::Routing | LaneName::Names | LaneName::Caches => false,
+            LaneName::Routing | LaneName::Names | LaneName::Caches | LaneName::Adapters => false,
         }
 }
 
@@ -282,14 +295,29 @@ fn owner_at(case: &Case<'_, '_>, site: (usize, usize), address: Address) -> Opti
 }
 
 /// Steps of the transition are in their order, and none is left out alone.
+///
+/// Of a transition that was broken off, a step that was refused is judged: whoever refuses what
+/// comes too early is right. A step that the caller said it would leave out is missing, and what
+/// that did is a matter of the caches.
 fn order(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>) {
-    if phase.failed_step().is_some() {
-        // A transition that was broken off is judged by how it ended.
+    let failed = phase.failed_step().map(|step| &step.outcome);
+    let refused = matches!(failed, Some(Some(StepOutcome::Error { .. })));
+    if failed.is_some() && !refused {
         return;
     }
     let steps: Vec<StepName> = phase.steps.iter().map(|step| step.name).collect();
     for error in crate::transition::check(&steps) {
-        let finding = Finding::new(FindingCode::Order, format!("transition `{}`", phase.phase), 0)
+        let left_out = error.left_out();
+        let said = left_out.filter(|step| case.view.header.settings.skipped.contains(step));
+        let unfinished = matches!(error, TransitionError::Unfinished { .. });
+        if refused && unfinished || !refused && (said.is_some() || stale(case, site, left_out)) {
+            continue;
+        }
+        let object = match said {
+            Some(step) => format!("step `{step}`"),
+            None => format!("transition `{}`", phase.phase),
+        };
+        let finding = Finding::new(FindingCode::Order, object, 0)
             .expected(
                 "pause, sleep, wake, update, finalize, wake, invalidate, resume",
                 error.to_string(),
@@ -297,4 +325,9 @@ fn order(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView<'_>) {
             .why("the transition has one order; sleep and both wakes are left out together or not");
         case.raise(finding, site, &[]);
     }
+}
+
+/// Whether the caches were not emptied, and a finding here already says what they served.
+fn stale(case: &Case<'_, '_>, site: (usize, usize), left_out: Option<StepName>) -> bool {
+    left_out == Some(StepName::Invalidate) && case.has_at(FindingCode::CacheStale, site)
 }

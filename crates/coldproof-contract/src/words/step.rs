@@ -32,6 +32,8 @@ pub enum StepName {
     Invalidate,
     /// Serve again.
     Resume,
+    /// Load an adapter under a name.
+    Adapter,
     /// Fill and reuse freed memory.
     Pressure,
     /// Read slots back.
@@ -71,6 +73,7 @@ impl StepName {
             Self::WakeKv => "wake_kv",
             Self::Invalidate => "invalidate",
             Self::Resume => "resume",
+            Self::Adapter => "adapter",
             Self::Pressure => "pressure",
             Self::ReadBack => "read_back",
             Self::Control => "control",

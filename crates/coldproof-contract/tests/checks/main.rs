@@ -2,10 +2,12 @@
 //! in a run in which everything is right.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod adapters;
 mod caches;
 mod deliveries;
 mod derived;
 mod exercised;
+mod left_out;
 mod lifecycle;
 mod names;
 mod outputs;

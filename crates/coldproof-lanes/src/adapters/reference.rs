@@ -110,6 +110,9 @@ impl Engine for Reference {
     }
 
     fn generate(&mut self, request: &GenerateRequest) -> Reply<Output> {
+        if request.adapter.is_some() {
+            return Err(EngineError::Unsupported { what: "adapters".to_owned() });
+        }
         let output = self.engine.generate(&asked(request)).map_err(translate)?;
         Ok(answered(output))
     }

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
 use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
@@ -257,6 +258,10 @@ impl Engine for ProcessEngine {
 
     fn resume(&mut self) -> Reply<()> {
         self.done(&Request::Resume)
+    }
+
+    fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Reply<()> {
+        self.done(&Request::LoadAdapter { name: name.to_owned(), folder: folder.to_owned() })
     }
 
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {

@@ -99,6 +99,7 @@ fn spec() -> StartSpec {
         faults: vec![],
         lying: false,
         deadline_ms: 1,
+        adapter_rank: 0,
     }
 }
 
@@ -110,6 +111,7 @@ fn request() -> GenerateRequest {
         greedy: 0,
         mode: DecodeMode::Eager,
         use_prefix_cache: false,
+        adapter: None,
     }
 }
 
@@ -157,6 +159,7 @@ fn requests() -> Vec<Request> {
         Request::Abort,
         Request::Invalidate,
         Request::Resume,
+        Request::LoadAdapter { name: String::new(), folder: "folder".into() },
         Request::Claims,
         Request::DrainClaims,
         Request::AllocatorLog,

@@ -1,5 +1,6 @@
 //! Requests and answers.
 
+use camino::Utf8PathBuf;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
 use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
@@ -32,6 +33,7 @@ pub enum Request {
     Abort,
     Invalidate,
     Resume,
+    LoadAdapter { name: String, folder: Utf8PathBuf },
     Claims,
     DrainClaims,
     AllocatorLog,

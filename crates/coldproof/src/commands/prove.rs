@@ -2,7 +2,7 @@
 
 use coldproof_contract::evidence::{Fact, Record, StepOutcome};
 use coldproof_contract::verdict::{Verdict, judge};
-use coldproof_lanes::lane::{COLD, COLD_ROUTING};
+use coldproof_lanes::lane::is_cold;
 
 use crate::args::{Format, ProveArgs};
 use crate::engines::{self, OwnCommand};
@@ -58,8 +58,7 @@ fn write(out: &OutDir, record: &Record, verdict: &Verdict) -> Result<(), Failure
 
 /// What a cold engine refuses, no fault and no update had a part in: it is bad input.
 fn cold_refusal(record: &Record) -> Result<(), Failure> {
-    let cold = |arm: &str| arm == COLD || arm == COLD_ROUTING;
-    let refused = record.events.iter().filter(|event| cold(&event.arm)).find_map(|event| {
+    let refused = record.events.iter().filter(|event| is_cold(&event.arm)).find_map(|event| {
         let Fact::Step(step) = &event.fact else { return None };
         match &step.outcome {
             Some(StepOutcome::Error { text }) => Some((step.name, text)),

@@ -137,3 +137,15 @@ fn the_text_has_a_line_a_category_and_a_summary() {
     assert_eq!(lines.last(), Some(&"PASS (required 1,2,3,4,5,6,7,transition)"));
     assert!(!ran.stdout.contains('\u{1b}'), "NO_COLOR is honoured");
 }
+
+#[test]
+fn an_engine_that_will_not_resume_with_old_caches_is_one_finding() {
+    let ran = prove("llama", &["--skip", "invalidate", "--lane", "caches,composite"]);
+    let verdict = ran.json();
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    let one = ("transition", "order", "step `invalidate`");
+    assert_eq!(findings(&verdict), [(one.0.to_owned(), one.1.to_owned(), one.2.to_owned())]);
+    let actual = verdict["findings"][0]["actual"].as_str().unwrap();
+    assert!(actual.contains("call `invalidate` before `resume`"), "{actual}");
+    assert_eq!(verdict["categories"][6]["status"], "undecided");
+}

@@ -27,6 +27,48 @@ fn options_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
+fn adapters_come_in_pairs_that_differ_and_have_a_lane() {
+    let one = adapter(1);
+    let path = |folder: &tempfile::TempDir| folder.path().to_str().unwrap().to_owned();
+    let (a, b) = (path(&one), path(&one));
+    bad(&["prove", "--adapter-from", &a], "--adapter-to");
+    bad(&["prove", "--adapter-to", &a], "--adapter-from");
+    bad(&["prove", "--lane", "adapters"], "no adapters");
+    bad(&["prove", "--adapter-via", "other-folder"], "--adapter-via");
+    bad(&["prove", "--adapter-from", &a, "--adapter-to", &b], "have the same content");
+    let two = adapter(2);
+    let both = ["prove", "--adapter-from", &a, "--adapter-to", &path(&two)];
+    bad(&[&both[..], &["--lane", "caches"]].concat(), "no lane of this run serves adapters");
+    fs_err::remove_file(two.path().join("adapter_config.json")).unwrap();
+    bad(&both, "adapter_config.json");
+}
+
+#[test]
+fn an_engine_without_adapters_says_so() {
+    let (one, two) = (adapter(1), adapter(2));
+    let (one, two) = (one.path().to_str().unwrap(), two.path().to_str().unwrap());
+    let given = ["--lane", "adapters", "--adapter-from", one, "--adapter-to", two];
+    let ran = prove("llama", &given);
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+    let category = &ran.json()["categories"][6];
+    assert_eq!(category["status"], "not_covered");
+    let reason = category["reason"].as_str().unwrap();
+    assert!(reason.starts_with("the engine does not support adapters"), "{reason}");
+}
+
+/// An adapter of one tensor.
+fn adapter(value: u8) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let header = br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header);
+    file.push(value);
+    fs_err::write(folder.path().join("adapter_model.safetensors"), file).unwrap();
+    fs_err::write(folder.path().join("adapter_config.json"), r#"{"r":8}"#).unwrap();
+    folder
+}
+
+#[test]
 fn options_that_contradict_a_fault_are_refused() {
     bad(&["prove", "--fault", "F5.01", "--tp", "1"], "tp 2");
     bad(&["prove", "--fault", "F1.05,F1.05~"], "contradict");

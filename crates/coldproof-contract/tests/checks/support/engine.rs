@@ -272,7 +272,7 @@ impl<'e> Engine<'e> {
         let (request, mode) = (request.to_owned(), mode.to_owned());
         self.fact(
             Rank::default(),
-            Fact::Logits(LogitsFact { request, mode, repeat, batch: 1, rows }),
+            Fact::Logits(LogitsFact { request, mode, adapter: None, repeat, batch: 1, rows }),
         );
     }
 

@@ -1,0 +1,117 @@
+//! The adapters lane: a request hits the cache with one adapter, another takes its name, then the
+//! same request (R40).
+
+use camino::{Utf8Path, Utf8PathBuf};
+use coldproof_contract::evidence::{AdapterFact, ArmHeader, Fact, LaneName};
+use coldproof_contract::words::{CheckpointLabel, Hex128, Rank, StepName};
+
+use crate::driver::{ArmResult, Driver};
+use crate::engine::{EngineError, GenerateRequest, Reply};
+use crate::lane::{COLD_ADAPTER, Lane};
+
+/// The name that both adapters are served under, one after the other.
+const NAME: &str = "adapter";
+/// The files of an adapter.
+const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+
+/// How the new content takes the place of the old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterSwap {
+    /// The trainer writes it over the old files; the name is loaded again from where it was.
+    SameFolder,
+    /// It lies in a folder of its own; the name is loaded again from there.
+    OtherFolder,
+    /// As [`AdapterSwap::SameFolder`], and then every cache is emptied.
+    SameFolderReset,
+}
+
+/// An adapter as a run has it.
+#[derive(Clone, Debug)]
+pub struct AdapterFolder {
+    /// Its folder.
+    pub folder: Utf8PathBuf,
+    /// What it is: a digest of its tensors and its configuration.
+    pub content: Hex128,
+}
+
+/// Two adapters of one base model, of other content.
+#[derive(Clone, Debug)]
+pub struct AdapterPair {
+    /// The old one.
+    pub from: AdapterFolder,
+    /// The new one.
+    pub to: AdapterFolder,
+    /// The larger of their ranks.
+    pub rank: u32,
+    /// How one takes the other's place.
+    pub swap: AdapterSwap,
+    /// A folder that the lane may write to: where a trainer would have its adapter.
+    pub live: Utf8PathBuf,
+}
+
+/// The base model with the new adapter, cold; then with the old one, which the new one replaces.
+pub(crate) fn run(lane: &mut Lane<'_, '_>) {
+    let Some(pair) = &lane.inputs.adapters else { return };
+    let topology = lane.inputs.topology;
+    let header = |arm: &str, against: Option<&str>| ArmHeader {
+        arm: arm.to_owned(),
+        lane: LaneName::Adapters,
+        topology,
+        against: against.map(str::to_owned),
+    };
+    let (old, new) = (label("from"), label("to"));
+    lane.arm(header(COLD_ADAPTER, None), |inputs, driver| {
+        driver.phase("before", &inputs.to.label, None);
+        driver.step(StepName::Load, |engine| engine.load(&inputs.to.tensors))?;
+        // Apart from the cache: no block of the base model may be the adapter's.
+        let apart = GenerateRequest { use_prefix_cache: false, ..inputs.requests.adapted(None) };
+        driver.serve(&apart, 0)?;
+        driver.phase("to", &new, Some(&inputs.to.label));
+        adapter(driver, &pair.to, &pair.to.folder)?;
+        driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
+        driver.serve(&apart, 0).map(drop)
+    });
+    lane.arm(header("adapters", Some(COLD_ADAPTER)), |inputs, driver| {
+        driver.phase("before", &old, None);
+        driver.step(StepName::Load, |engine| engine.load(&inputs.to.tensors))?;
+        driver.serve(&inputs.requests.adapted(None), 0)?;
+        adapter(driver, &pair.from, &pair.live)?;
+        driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
+        driver.serve(&inputs.requests.adapted(Some(NAME)), 1)?;
+        driver.phase("from>to", &new, Some(&old));
+        let other = pair.swap == AdapterSwap::OtherFolder;
+        adapter(driver, &pair.to, if other { &pair.to.folder } else { &pair.live })?;
+        if pair.swap == AdapterSwap::SameFolderReset {
+            driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
+        }
+        driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
+        driver.serve(&inputs.requests.adapted(Some(NAME)), 1)?;
+        driver.serve(&inputs.requests.adapted(None), 0).map(drop)
+    });
+}
+
+/// What is served with an adapter, as phases name it.
+fn label(adapter: &str) -> CheckpointLabel {
+    CheckpointLabel(format!("B with adapter `{adapter}`"))
+}
+
+/// Loads an adapter from a folder. Where that is not its own, its files are written there first, as
+/// a trainer does.
+fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> ArmResult<()> {
+    let written = if at == of.folder { Ok(()) } else { write(&of.folder, at) };
+    let fact = AdapterFact { adapter: NAME.to_owned(), content: of.content };
+    driver.record(Rank::default(), Fact::Adapter(fact));
+    driver.step(StepName::Adapter, |engine| {
+        written?;
+        engine.load_adapter(NAME, at)
+    })
+}
+
+fn write(from: &Utf8Path, to: &Utf8Path) -> Reply<()> {
+    let copied = std::fs::create_dir_all(to).and_then(|()| {
+        FILES.iter().try_for_each(|file| std::fs::copy(from.join(file), to.join(file)).map(drop))
+    });
+    copied.map_err(|error| EngineError::Refused {
+        text: format!("the adapter could not be written to `{to}`: {error}; free space"),
+    })
+}
