@@ -33,7 +33,8 @@ pub struct UnknownPayload(String);
 impl FromStr for Payload {
     type Err = UnknownPayload;
 
-    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`, `reversed`, `float32`.
+    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`, `reversed`,
+    /// `float32`.
     fn from_str(text: &str) -> Result<Self, UnknownPayload> {
         let unknown = || UnknownPayload(text.to_owned());
         let (word, value) = text.split_once(':').unwrap_or((text, ""));

@@ -1,6 +1,6 @@
 //! From checkpoint folders to the inputs of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::{Checkpoint, CheckpointError, TensorRef, perturb_apart, widen};
@@ -80,13 +80,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let least = faults::least_tp(&rows);
     let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
-    let mut lanes = settings.lanes.clone();
-    if let Model::Outline(outline) = &to.model {
-        // Where no source has a place, no origin can be wrong.
-        lanes.remove(&LaneName::Routing);
-        let what = &outline.model_type;
-        notes.push(format!("the catalogue does not know `{what}`: a cold load is the baseline"));
-    }
+    let lanes = lanes(settings, &to.model, &mut notes);
     let routing_topology = match &to.model {
         Model::Known(config) if embedded => {
             topology::routing(config, &to.rules, topology, settings, least, &mut notes)
@@ -104,14 +98,11 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         Ok(deliver(label, read, &[]))
     };
     let (a, mut b) = (delivery("A", &from)?, delivery("B", &to)?);
-    let wide = widened(settings, &to, &made)?;
-    for payload in &settings.payload {
-        b.sent = sent(payload, &a, &b, &wide)?;
-        notes.push(format!("every update to B was delivered as `{payload}`"));
-    }
-    for step in &settings.skipped {
-        notes.push(format!("every update left step `{step}` out"));
-    }
+    b.sent = payload(settings, (&a, &b), &to, &made)?;
+    notes.extend(
+        settings.payload.iter().map(|p| format!("every update to B was delivered as `{p}`")),
+    );
+    notes.extend(settings.skipped.iter().map(|s| format!("every update left step `{s}` out")));
     let p = delivery("P", &changed)?;
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
@@ -141,6 +132,32 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     Ok(Prepared { inputs, from, to, adapters, _scratch: scratch })
 }
 
+/// The lanes to run. Where no source has a place, no origin can be wrong.
+fn lanes(settings: &ProveSettings, model: &Model, notes: &mut Vec<String>) -> BTreeSet<LaneName> {
+    let mut lanes = settings.lanes.clone();
+    if let Model::Outline(outline) = model {
+        lanes.remove(&LaneName::Routing);
+        let what = &outline.model_type;
+        notes.push(format!("the catalogue does not know `{what}`: a cold load is the baseline"));
+    }
+    lanes
+}
+
+/// What is delivered of B.
+fn payload(
+    settings: &ProveSettings,
+    (a, b): (&Delivery, &Delivery),
+    to: &Read,
+    made: &Utf8Path,
+) -> Result<Vec<TensorRef>, Failure> {
+    let wide = widened(settings, to, made)?;
+    let mut tensors = b.sent.clone();
+    for payload in &settings.payload {
+        tensors = sent(payload, tensors, (a, b), &wide)?;
+    }
+    Ok(tensors)
+}
+
 /// B as F32, where a payload asks for it.
 fn widened(
     settings: &ProveSettings,
@@ -156,16 +173,16 @@ fn widened(
     Ok(wide.in_file_order().into_iter().cloned().collect())
 }
 
-/// What a sender at fault makes of B.
+/// What a sender at fault makes of these tensors of B.
 fn sent(
     payload: &Payload,
-    a: &Delivery,
-    b: &Delivery,
+    tensors: Vec<TensorRef>,
+    (a, b): (&Delivery, &Delivery),
     wide: &[TensorRef],
 ) -> Result<Vec<TensorRef>, Failure> {
     let known = |name: &str| b.tensors.iter().any(|tensor| tensor.name == name);
     match payload.tensor().filter(|name| !known(name)) {
-        None => Ok(payload.of(b.sent.clone(), &a.tensors, wide)),
+        None => Ok(payload.of(tensors, &a.tensors, wide)),
         Some(name) => Err(Failure::usage(
             "--payload",
             format!("`{name}` is no tensor of `{}`", b.folder),

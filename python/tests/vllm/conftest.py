@@ -95,7 +95,7 @@ class Pair:
 
     def changed(self, folder: Path, a: Change | None = None, b: Change | None = None) -> Pair:
         """Copies in which A, B or both hold other tensors."""
-        return Pair(*(rewritten(*each) for each in ((self.a, folder / "A", a), (self.b, folder / "B", b))))
+        return Pair(rewritten(self.a, folder / "A", a), rewritten(self.b, folder / "B", b))
 
 
 def rewritten(checkpoint: Path, out: Path, change: Change | None) -> Path:
@@ -139,9 +139,7 @@ def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
     """``prove(family or pair, *options)``: an update from A to B of this interpreter's vLLM."""
     proofs: dict[tuple[object, ...], Proof] = {}
 
-    def run(
-        of: str | Pair, *options: str, fault: str = "", python: str = sys.executable
-    ) -> Proof:
+    def run(of: str | Pair, *options: str, fault: str = "", python: str = sys.executable) -> Proof:
         key = (of, fault, python, *options)
         if key not in proofs:
             both = pair(of) if isinstance(of, str) else of

@@ -7,7 +7,7 @@ use super::{
     Category, CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
     VerdictKind, WireReport, certify, generations, stated, transition,
 };
-use crate::evidence::{Ability, Comparison, LaneName, Record, RequiredItem, View};
+use crate::evidence::{Ability, Comparison, LaneName, Record, RequiredItem, Settings, View};
 use crate::{caches, derived, lifecycle, names, routing, state, storage};
 
 /// The rooms, in the order in which their findings explain each other's symptoms: addresses before
@@ -47,18 +47,10 @@ pub fn judge(record: &Record) -> Verdict {
     let required = record.header.settings.required.clone();
     let modes = record.header.settings.modes.clone();
     let mut verdict = outcome(&categories, transition.status, &findings, &required, &modes);
-    let seeded = &record.header.settings.seeded;
-    if verdict == VerdictKind::Pass && !seeded.is_empty() {
-        // The path of the fault was not exercised, or nobody saw it: either way nothing is proven.
+    if verdict == VerdictKind::Pass
+        && let Some(text) = not_found(&record.header.settings)
+    {
         verdict = VerdictKind::Undecided;
-        let text = format!("switched on and not found: {}", seeded.join(", "));
-        notes.insert(Note { kind: "control".to_owned(), text });
-    }
-    let skipped = &record.header.settings.skipped;
-    if verdict == VerdictKind::Pass && !skipped.is_empty() {
-        verdict = VerdictKind::Undecided;
-        let names: Vec<&str> = skipped.iter().map(|step| step.name()).collect();
-        let text = format!("left out and nothing of it found: {}", names.join(", "));
         notes.insert(Note { kind: "control".to_owned(), text });
     }
     let certificate = match verdict {
@@ -99,6 +91,16 @@ pub fn judge(record: &Record) -> Verdict {
         certificate,
         elapsed_ms: elapsed(record),
     }
+}
+
+/// Faults that were asked for, where a run found nothing: their path was not exercised, or nobody
+/// saw them. Either way nothing is proven.
+fn not_found(settings: &Settings) -> Option<String> {
+    if !settings.seeded.is_empty() {
+        return Some(format!("switched on and not found: {}", settings.seeded.join(", ")));
+    }
+    let names: Vec<&str> = settings.skipped.iter().map(|step| step.name()).collect();
+    (!names.is_empty()).then(|| format!("left out and nothing of it found: {}", names.join(", ")))
 }
 
 /// What the engine says of itself that nobody can see.

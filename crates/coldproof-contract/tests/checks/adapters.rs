@@ -27,7 +27,8 @@ impl Arm<'_> {
 
     fn phase(&mut self, phase: &str, at: &str, from: Option<&str>) {
         self.step += 1;
-        let fact = PhaseFact { phase: phase.to_owned(), at: label(at), from: from.map(label) };
+        let (phase, at, from) = (phase.to_owned(), label(at), from.map(label));
+        let fact = PhaseFact { phase, at, from, refused: false };
         self.fact(Fact::Phase(fact));
     }
 

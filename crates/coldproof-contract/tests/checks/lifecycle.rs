@@ -332,55 +332,6 @@ fn a_layer_that_was_never_finished() {
 }
 
 #[test]
-fn a_second_name_of_a_tied_source_may_be_sent_too() {
-    let sent_as = |allowed: bool| {
-        let mut run = correct();
-        let mut second = Vec::new();
-        run.phase("warm", "A>B").map(|_, mut fact| {
-            match &mut fact {
-                Fact::Manifest(manifest) => {
-                    manifest.delivered.push("head.second".to_owned());
-                    manifest.allowed_missing.extend(allowed.then(|| "head.second".to_owned()));
-                }
-                Fact::Application(application) if application.source == HEAD => {
-                    let source = "head.second".to_owned();
-                    second
-                        .push(Fact::Application(ApplicationFact { source, ..application.clone() }));
-                }
-                _ => {}
-            }
-            Some(fact)
-        });
-        run.phase("warm", "A>B").add(StepName::Finalize, Rank::default(), second);
-        run
-    };
-    assert_silent(&sent_as(true));
-    let found = sent_as(false).found();
-    assert_eq!(found, [one(Code::SourceUnexpected, "head.second", &[0])]);
-}
-
-#[test]
-fn a_layer_that_waits_for_what_never_came_is_no_second_finding() {
-    let not_sent = |source: &'static str| {
-        let mut run = correct();
-        post_load(&mut run, |fact| {
-            (fact.layer != "norm" || fact.stage == PostLoadStage::Expected).then(|| fact.clone())
-        });
-        run.phase("names", "A>B").map(|_, mut fact| {
-            if let Fact::Manifest(manifest) = &mut fact {
-                manifest.delivered.retain(|sent| sent != source);
-            }
-            Some(fact)
-        });
-        run.found()
-    };
-    assert_eq!(not_sent(NORM), [one(Code::SourceMissing, NORM, &[0])]);
-    // What another layer waits for explains nothing here.
-    let wanted = [one(Code::FinalisedNever, "norm", &[0]), one(Code::SourceMissing, UP, &[0])];
-    assert_eq!(not_sent(UP), wanted);
-}
-
-#[test]
 fn a_layer_that_was_processed_before_its_elements_had_arrived() {
     let mut run = correct();
     let mlp = |fact: &Fact| match fact {

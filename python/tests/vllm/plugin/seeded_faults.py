@@ -22,11 +22,11 @@ def register() -> None:
 def replicated_slice() -> None:
     """A replicated parameter is cut by the tensor-parallel rank, as in vLLM #48025: each rank takes
     from its own share of the source onward."""
-    from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+    from vllm import distributed
 
     def load(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
-        size = loaded_weight.shape[0] // get_tensor_model_parallel_world_size()
-        first = size * get_tensor_model_parallel_rank()
+        size = loaded_weight.shape[0] // distributed.get_tensor_model_parallel_world_size()
+        first = size * distributed.get_tensor_model_parallel_rank()
         kept = loaded_weight.shape[0] - first
         param.data[:kept].copy_(loaded_weight[first:])
         param.data[kept:].copy_(loaded_weight[:first])
