@@ -1,4 +1,4 @@
-//! The tasks of the house: `cargo xtask test | check | tidy | codes`.
+//! The tasks of the house: `cargo xtask test | check | tidy | codes | status`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task speaks to the terminal")]
 
 mod check;
@@ -7,6 +7,7 @@ mod house;
 mod process;
 mod python;
 mod smollm2;
+mod status;
 mod test;
 mod tidy;
 mod tools;
@@ -23,7 +24,8 @@ usage: cargo xtask TASK
                     vllm
   check             fmt, clippy, tidy and deny
   tidy              the rules of the house that no other tool knows
-  codes             write docs/codes/ anew from the table of finding codes; prose is kept";
+  codes             write docs/codes/ anew from the table of finding codes; prose is kept
+  status            write docs/rfc-status.md anew from docs/rfc-status.toml";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ("check", true) => check::run(&house),
         ("tidy", true) => tidy::run(&house),
         ("codes", true) => codes::run(&house),
+        ("status", true) => status::run(&house),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -18,6 +18,7 @@ use anyhow::{Result, bail};
 pub(crate) use files::{SourceFile, read_all};
 
 use crate::house::House;
+use crate::status;
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +32,7 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    fn new(path: &str, line: usize, text: impl Into<String>) -> Self {
+    pub(crate) fn new(path: &str, line: usize, text: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, text: text.into() }
     }
 }
@@ -51,6 +52,7 @@ pub(crate) fn run(house: &House) -> Result<()> {
     let mut violations: Vec<Violation> = files.iter().flat_map(|file| check(file, house)).collect();
     violations.extend(modules::check(&files));
     violations.extend(pages::check(&files));
+    violations.extend(status::check(&files));
     violations.sort();
     for violation in &violations {
         println!("{violation}");
