@@ -39,6 +39,8 @@ pub struct Driver<'a, 'p> {
     /// What the phase began at, and after an update that the engine refused the same.
     from: Option<CheckpointLabel>,
     refused: Option<CheckpointLabel>,
+    /// Whether the memory of the KV cache was given back and not taken again.
+    pub(crate) asleep: bool,
     /// Graphs as they were last counted; none before a capture.
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
@@ -71,6 +73,7 @@ impl<'a, 'p> Driver<'a, 'p> {
             hello,
             from: None,
             refused: None,
+            asleep: false,
             graphs: None,
             orders,
             applied: Vec::new(),
@@ -147,6 +150,11 @@ impl<'a, 'p> Driver<'a, 'p> {
         {
             self.refused = self.from.clone();
         }
+        self.asleep = match (name, &error) {
+            (StepName::Sleep, None) => true,
+            (StepName::WakeKv, None) => false,
+            _ => self.asleep,
+        };
         let outcome = error.as_ref().map_or(StepOutcome::Ok, outcome_of);
         self.record(Rank::default(), Fact::Step(StepFact { name, outcome: Some(outcome) }));
         match error {

@@ -19,6 +19,13 @@ pub enum Payload {
     StaleCopy(String),
     /// It sends a tensor under a name that belongs to nothing.
     Extra(String),
+    /// It sends the tensors whose names begin so under names that begin otherwise.
+    Rename {
+        /// How the checkpoint's names begin.
+        from: String,
+        /// How the names that are sent begin instead.
+        to: String,
+    },
     /// It sends everything backwards.
     Reversed,
     /// It sends BF16 and F16 as F32, as a trainer holds them.
@@ -33,8 +40,8 @@ pub struct UnknownPayload(String);
 impl FromStr for Payload {
     type Err = UnknownPayload;
 
-    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`, `reversed`,
-    /// `float32`.
+    /// `cut:10`, `without:NAME`, `twice:NAME`, `stale-copy:NAME`, `extra:NAME`,
+    /// `rename:OLD=NEW`, `reversed`, `float32`.
     fn from_str(text: &str) -> Result<Self, UnknownPayload> {
         let unknown = || UnknownPayload(text.to_owned());
         let (word, value) = text.split_once(':').unwrap_or((text, ""));
@@ -45,6 +52,12 @@ impl FromStr for Payload {
             "twice" => name().map(Self::Twice),
             "stale-copy" => name().map(Self::StaleCopy),
             "extra" => name().map(Self::Extra),
+            "rename" => match value.split_once('=') {
+                Some((from, to)) if !from.is_empty() => {
+                    Ok(Self::Rename { from: from.to_owned(), to: to.to_owned() })
+                }
+                _ => Err(unknown()),
+            },
             "reversed" if value.is_empty() => Ok(Self::Reversed),
             "float32" if value.is_empty() => Ok(Self::Float32),
             _ => Err(unknown()),
@@ -60,6 +73,7 @@ impl fmt::Display for Payload {
             Self::Twice(name) => write!(f, "twice:{name}"),
             Self::StaleCopy(name) => write!(f, "stale-copy:{name}"),
             Self::Extra(name) => write!(f, "extra:{name}"),
+            Self::Rename { from, to } => write!(f, "rename:{from}={to}"),
             Self::Reversed => f.write_str("reversed"),
             Self::Float32 => f.write_str("float32"),
         }
@@ -67,13 +81,19 @@ impl fmt::Display for Payload {
 }
 
 impl Payload {
-    /// The tensor that it is about, where it is about one that the checkpoint must have.
+    /// The name that it is about, where `tensors` have none such.
     #[must_use]
-    pub fn tensor(&self) -> Option<&str> {
-        match self {
-            Self::Without(name) | Self::Twice(name) | Self::StaleCopy(name) => Some(name),
-            Self::Cut(_) | Self::Extra(_) | Self::Reversed | Self::Float32 => None,
-        }
+    pub fn absent(&self, tensors: &[TensorRef]) -> Option<&str> {
+        let (name, is_there) = match self {
+            Self::Without(name) | Self::Twice(name) | Self::StaleCopy(name) => {
+                (name, tensors.iter().any(|tensor| tensor.name == *name))
+            }
+            Self::Rename { from, .. } => {
+                (from, tensors.iter().any(|tensor| tensor.name.starts_with(from)))
+            }
+            Self::Cut(_) | Self::Extra(_) | Self::Reversed | Self::Float32 => return None,
+        };
+        (!is_there).then_some(name)
     }
 
     /// What is delivered instead of `tensors`; `old` is what the engine serves before, `wide` the
@@ -96,6 +116,13 @@ impl Payload {
             Self::Extra(name) => {
                 let copy = tensors.first().cloned();
                 tensors.extend(copy.map(|tensor| TensorRef { name: name.clone(), ..tensor }));
+            }
+            Self::Rename { from, to } => {
+                for tensor in &mut tensors {
+                    if let Some(rest) = tensor.name.strip_prefix(from.as_str()) {
+                        tensor.name = format!("{to}{rest}");
+                    }
+                }
             }
             Self::Reversed => tensors.reverse(),
             Self::Float32 => {
@@ -141,13 +168,30 @@ mod tests {
         assert_eq!(delivered("twice:q"), ["new/q", "new/k", "new/v", "new/q"]);
         assert_eq!(delivered("stale-copy:q"), ["new/q", "new/k", "new/v", "old/q"]);
         assert_eq!(delivered("extra:x"), ["new/q", "new/k", "new/v", "new/x"]);
+        assert_eq!(delivered("rename:k=b.k"), ["new/q", "new/b.k", "new/v"]);
+        assert_eq!(delivered("rename:x=y"), ["new/q", "new/k", "new/v"]);
         assert_eq!(delivered("reversed"), ["new/v", "new/k", "new/q"]);
         assert_eq!(delivered("float32"), ["wide/q", "wide/k", "wide/v"]);
     }
 
     #[test]
+    fn a_name_that_is_not_there_is_told() {
+        let absent = |text: &str| {
+            let payload: Payload = text.parse().unwrap();
+            payload.absent(&tensors("new")).map(str::to_owned)
+        };
+        for text in ["without:k", "rename:k=x", "extra:x", "cut:9", "reversed"] {
+            assert_eq!(absent(text), None, "{text}");
+        }
+        for text in ["without:x", "twice:x", "stale-copy:x", "rename:x=k"] {
+            assert_eq!(absent(text), Some("x".to_owned()), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_none_is_refused() {
-        for text in ["", "cut", "cut:x", "without", "twice:", "reversed:q", "float32:q", "late"] {
+        let none = "cut cut:x without twice: reversed:q float32:q rename:q rename:=q late";
+        for text in none.split(' ').chain([""]) {
             assert!(text.parse::<Payload>().is_err(), "{text}");
         }
     }

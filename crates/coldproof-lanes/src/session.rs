@@ -96,6 +96,9 @@ pub(crate) fn update(
 /// # Errors
 /// As [`Driver::step`].
 pub(crate) fn refused(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult<()> {
+    if driver.asleep {
+        driver.step(StepName::WakeKv, |engine| engine.wake(WakeTag::KvCache))?;
+    }
     driver.step(StepName::Resume, |engine| {
         match engine.abort() {
             Ok(()) | Err(EngineError::Unsupported { .. }) => {}

@@ -141,9 +141,8 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ep: u32,
     /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
-    /// stale-copy:TENSOR, extra:NAME; or reversed or float32, which are no fault. The manifest
-    /// promises all.
-    /// May be given several times.
+    /// stale-copy:TENSOR, extra:NAME, rename:OLD=NEW; or reversed or float32, which are no fault.
+    /// The manifest promises all. May be given several times.
     #[arg(long, value_name = "SPEC")]
     pub payload: Vec<String>,
     /// Leave a step out of every update, as a trainer at fault would.

@@ -180,8 +180,7 @@ fn sent(
     (a, b): (&Delivery, &Delivery),
     wide: &[TensorRef],
 ) -> Result<Vec<TensorRef>, Failure> {
-    let known = |name: &str| b.tensors.iter().any(|tensor| tensor.name == name);
-    match payload.tensor().filter(|name| !known(name)) {
+    match payload.absent(&b.tensors) {
         None => Ok(payload.of(tensors, &a.tensors, wide)),
         Some(name) => Err(Failure::usage(
             "--payload",

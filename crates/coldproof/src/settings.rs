@@ -226,8 +226,8 @@ fn payload(text: &str) -> Result<Payload, Failure> {
         Failure::usage(
             "--payload",
             error.to_string(),
-            "cut:COUNT, without:TENSOR, twice:TENSOR, stale-copy:TENSOR, extra:NAME, reversed, \
-             float32",
+            "cut:COUNT, without:TENSOR, twice:TENSOR, stale-copy:TENSOR, extra:NAME, \
+             rename:OLD=NEW, reversed, float32",
         )
     })
 }

@@ -26,7 +26,7 @@ def audit(paths: Iterable[Path]) -> Report:
     for file in files:
         try:
             tree = ast.parse(file.read_bytes(), filename=str(file))
-        except (SyntaxError, ValueError) as error:
+        except (OSError, RecursionError, SyntaxError, ValueError) as error:
             unread.append((str(file), str(error)))
             continue
         sources.add(Source(file.resolve(), str(file), tree))

@@ -216,7 +216,7 @@ class Census:
             return
         ordered = in_memory_order(tensor)
         if not ordered.is_contiguous():
-            slot.gaps, slot.packed = True, False
+            slot.gaps, slot.packed = True, slot.packed and slot.kind == "parameter"
         elif not tensor.is_contiguous():
             # Memory is read in its own order, which is then not that of the elements.
             slot.tensor, slot.packed = ordered, True

@@ -122,10 +122,10 @@ impl<'r> PhaseView<'r> {
         })
     }
 
-    /// Whether the engine says that this slot can only be read without the sign of its zeros.
+    /// Whether a rank says that this slot can only be read without the sign of its zeros.
     #[must_use]
-    pub fn is_zero_blind(&self, slot: &SlotName) -> bool {
-        let mut claims = self.claims.iter();
+    pub fn is_zero_blind(&self, rank: Rank, slot: &SlotName) -> bool {
+        let mut claims = self.claims.iter().filter(|claim| claim.rank == rank);
         claims.any(|claim| claim.fact.what == ZERO_BLIND && claim.fact.value == slot.0)
     }
 
@@ -276,9 +276,18 @@ impl<'r> View<'r> {
         ranks.reduce(|all, own| &all & &own).unwrap_or_default()
     }
 
-    /// Sources that slots of this arm's own cold load hold with the bytes of their files.
+    /// Sources that slots hold with the bytes of their files after this arm's own cold load, and
+    /// after the one that it must equal: what either converts is compared slot by slot.
     #[must_use]
     pub fn kept(&self, arm: &ArmView<'r>) -> BTreeSet<&'r str> {
+        let own = self.kept_by(arm);
+        match self.against(arm) {
+            Some(cold) => &own & &self.kept_by(cold),
+            None => own,
+        }
+    }
+
+    fn kept_by(&self, arm: &ArmView<'r>) -> BTreeSet<&'r str> {
         let Some(cold) = arm.cold() else { return BTreeSet::new() };
         let file = self.content(cold.at).and_then(|at| self.checkpoint(at));
         let sources = file.into_iter().flat_map(|file| &file.sources);
@@ -304,9 +313,10 @@ impl<'r> View<'r> {
             return true;
         }
         let slots = self.slots_of(arm, phase, &source.name);
+        let mut read = phase.read_backs.keys().filter(|(_, slot)| slots.contains(slot)).peekable();
         source.unsigned == Some(digest)
-            && !slots.is_empty()
-            && slots.into_iter().all(|slot| phase.is_zero_blind(slot))
+            && read.peek().is_some()
+            && read.all(|(rank, slot)| phase.is_zero_blind(*rank, slot))
     }
 
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold

@@ -310,6 +310,10 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
             .why("it was delivered and did not reach its slot");
         finding.events.push(found.clone());
         case.raise(finding, site, &[slot]);
+        if code != FindingCode::ApplicationMissing {
+            let text = format!("`{slot}` differs: see {code} of `{source}`");
+            case.cover(Room::Lifecycle).undecided.insert(text);
+        }
     }
     let other = difference.pieces.iter().any(|piece| piece.holds != Holds::Old);
     if other || stale.is_empty() {
@@ -363,8 +367,9 @@ fn sources(case: &mut Case<'_, '_>) -> u64 {
                     continue;
                 };
                 if view.is_file(arm, phase, wanted, read.fact) {
-                    equal += 1;
-                    if read.fact.digest != Some(wanted.digest) {
+                    if read.fact.digest == Some(wanted.digest) {
+                        equal += 1;
+                    } else {
                         case.unseen.insert(format!("{name} (the sign of its zeros)"));
                     }
                     continue;

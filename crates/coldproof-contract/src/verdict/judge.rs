@@ -57,7 +57,9 @@ pub fn judge(record: &Record) -> Verdict {
         VerdictKind::Fail => None,
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
     };
-    if verdict == VerdictKind::Pass && certificate.is_none() {
+    // An adapter that takes another's name is no update: no rank gives a receipt of it.
+    let updated = view.arms.iter().any(|arm| arm.header.lane != LaneName::Adapters);
+    if verdict == VerdictKind::Pass && certificate.is_none() && updated {
         verdict = VerdictKind::Undecided;
         let text = "no certificate: the ranks gave no whole receipts of the last update".to_owned();
         notes.insert(Note { kind: "receipts".to_owned(), text });

@@ -103,8 +103,7 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
     let at = view.content(phase.at);
     let same = cold.and_then(|cold| cold.phases.iter().rev().find(|cold| cold.at == at));
     let Some(reference) = same.or_else(|| arm.earlier(site.1, phase.at)) else { return compared };
-    let loads = |arm: &ArmView<'_>| noise(arm.phases.iter().filter(|phase| phase.from.is_none()));
-    let tolerance = cold.map_or(0.0, loads).max(loads(arm));
+    let tolerance = tolerance(arm, cold);
     for ((request, mode, _), seen) in &phase.logits {
         match reference.logits.get(&(*request, *mode, 0)) {
             Some(wanted) => {
@@ -137,6 +136,12 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
 /// Whether the arm's requests may be served from a cache.
 fn is_cached(arm: &ArmView<'_>) -> bool {
     matches!(arm.header.lane, LaneName::Caches | LaneName::Adapters)
+}
+
+/// The largest difference between repeats of a request after a cold load of either.
+pub(super) fn tolerance(arm: &ArmView<'_>, cold: Option<&ArmView<'_>>) -> f64 {
+    let loads = |arm: &ArmView<'_>| noise(arm.phases.iter().filter(|phase| phase.from.is_none()));
+    cold.map_or(0.0, loads).max(loads(arm))
 }
 
 /// The largest difference between a request that was decoded with others and the same alone.

@@ -12,14 +12,25 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) {
     let arm = &view.arms[site.0];
     let phase = &arm.phases[site.1];
     let Some(before) = arm.earlier(site.1, phase.at) else { return };
-    let Some((seen, largest)) = other(before, phase).next() else { return };
+    let cold = view.against(arm);
+    let tolerance = outputs::tolerance(arm, cold);
+    let other = |seen: Outputs<'_, '_>, reference: &PhaseView<'_>| {
+        let LogitsFact { request, mode, rows, .. } = seen.fact;
+        let wanted = reference.logits.get(&(request, mode, 0))?;
+        Some(outputs::distance(&wanted.fact.rows, rows).1)
+    };
+    let far = |seen: &Outputs<'_, '_>| other(seen, before).is_some_and(|by| by > tolerance);
+    let Some(seen) = phase.logits.values().find(far) else { return };
     let request = outputs::name(seen.fact);
-    let new = view.against(arm).and_then(|cold| cold.phases.last());
-    let text = match new {
-        Some(new) if other(new, phase).next().is_none() => {
-            format!("request {request} has the logits of the new one")
+    let refused = site.1.checked_sub(1).and_then(|index| view.content(arm.phases[index].at));
+    let mut loads = cold.into_iter().flat_map(|cold| cold.phases.iter().rev());
+    let new = loads.find(|load| load.at.is_some() && load.at == refused);
+    let text = match new.and_then(|new| other(seen, new)) {
+        Some(by) if by <= tolerance => format!("request {request} has the logits of the new one"),
+        _ => {
+            let largest = other(seen, before).unwrap_or(f64::INFINITY);
+            format!("request {request}: largest difference from before {largest:e}")
         }
-        _ => format!("request {request}: largest difference from before {largest:e}"),
     };
     let found = symptom("logits", phase.step_name(seen.step), seen.seq, text.clone());
     let mut finding =
@@ -28,16 +39,4 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) {
             .why("an update that is refused leaves the engine as it was, or out of service");
     finding.events.push(found);
     case.raise(finding, site, &[]);
-}
-
-/// Outputs of `phase` that `reference` has too, and that differ from its.
-fn other<'v, 'r>(
-    reference: &'v PhaseView<'r>,
-    phase: &'v PhaseView<'r>,
-) -> impl Iterator<Item = (Outputs<'v, 'r>, f64)> {
-    phase.logits.iter().filter_map(|((request, mode, _), seen)| {
-        let wanted = reference.logits.get(&(*request, *mode, 0))?;
-        let (_, largest) = outputs::distance(&wanted.fact.rows, &seen.fact.rows);
-        (largest > 0.0).then_some((seen, largest))
-    })
 }

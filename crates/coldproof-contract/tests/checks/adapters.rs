@@ -2,9 +2,9 @@
 
 use coldproof_contract::evidence::{
     AdapterFact, ArmHeader, Event, Fact, LaneName, LaunchFact, LogitsFact, LogitsRow, PhaseFact,
-    StepFact, StepOutcome,
+    RequiredItem, StepFact, StepOutcome,
 };
-use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
+use coldproof_contract::verdict::{FindingCode as Code, Room, Status, VerdictKind};
 use coldproof_contract::words::{Rank, StepName, Topology};
 
 use crate::support::model::{content, label};
@@ -135,11 +135,18 @@ fn every_row_computed_again_with_the_new_content_is_silent() {
     assert!(proven.contains("64 cached rows served with one adapter"), "{proven}");
     assert!(proven.starts_with("69 cached rows served on the old generation"), "{proven}");
     // Alone it is judged as well.
-    let mut alone = run.without_arm("caches");
-    alone.header.settings.required.truncate(0);
+    let mut alone = run;
+    let others: Vec<String> = alone.header.arms.iter().map(|arm| arm.arm.clone()).collect();
+    for arm in others.iter().filter(|arm| !arm.ends_with("adapter") && *arm != "adapters") {
+        alone = alone.without_arm(arm);
+    }
+    alone.header.settings.required = vec![RequiredItem::Category(7)];
     let verdict = alone.judge();
     assert_eq!(room(&verdict, Room::Caches).0, Status::Pass);
     assert_eq!(verdict.categories[6].checks, 1);
+    // It updates no weights, so it needs no receipt of an update.
+    assert_eq!(verdict.verdict, VerdictKind::Pass);
+    assert!(verdict.certificate.is_none());
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Models that the catalogue does not know: the cold load is the baseline.
 
 use coldproof_contract::evidence::{ApplicationFact, Fact};
-use coldproof_contract::verdict::FindingCode as Code;
+use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::{Fragment, Rank, StepName, TransactionId};
 
 use crate::packed::{other_bytes, unfinished};
 use crate::support::model::{self, GATE, GATE_UP, NORM, UP};
-use crate::support::{Run, correct, one};
+use crate::support::{Run, correct, one, room};
 
 /// A model that the catalogue does not know.
 fn unknown() -> Run {
@@ -79,6 +79,9 @@ fn what_the_update_alone_leaves_out_is_found_once() {
     run.phase("names", "A>B").still_holds(NORM, "A");
     assert_eq!(run.found(), [one(Code::SourceUnrouted, NORM, &[0])]);
     assert!(!unseen(&run, NORM));
+    let (status, why) = room(&run.judge(), Room::Lifecycle);
+    assert_eq!(status, Status::Undecided);
+    assert!(why.contains("`norm.weight` differs: see source-unrouted"), "{why}");
     // Another source that the cold load left out does not excuse this one.
     leaves_out(&mut run, "names", "before", UP);
     assert_eq!(run.found(), [one(Code::SourceUnrouted, NORM, &[0])]);
@@ -134,6 +137,20 @@ fn what_a_cold_load_converts_is_judged_by_slots_alone() {
     }
     assert_eq!(run.found(), []);
     assert!(line(&run));
+    // As at B alone, whose values may be such that they are converted.
+    let mut run = unknown();
+    for (arm, phase) in [("cold-b", "before"), ("warm", "A>B")] {
+        differs(&mut run, arm, phase, GATE);
+    }
+    run.phase("warm", "P>B").map(|_, mut fact| {
+        if let Fact::SourceReadBack(read) = &mut fact
+            && read.source == GATE
+        {
+            read.digest = Some(model::content("other bytes"));
+        }
+        Some(fact)
+    });
+    assert_eq!(run.found(), []);
 }
 
 #[test]
