@@ -22,5 +22,6 @@ def test_a_replicated_parameter_that_receives_a_slice(prove: Prove) -> None:
     # The cold load cuts it the same way, so nothing but its origin says that it is wrong.
     proof = prove("llama", *RANKS, fault="replicated-slice")
     assert proof.code == 1
-    assert NORM in proof.objects(), proof.summary
+    assert proof.objects() == [NORM], proof.summary
     assert proof.category(5)["status"] == "fail"
+    assert proof.findings[0]["ranks"] == [1]
