@@ -1,7 +1,8 @@
 //! The Python environment of the tests, with pinned packages.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -20,17 +21,30 @@ pub(crate) fn environment(house: &House) -> Result<PathBuf> {
     let requirements = house.root.join(REQUIREMENTS);
     let wanted = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read `{}`", requirements.display()))?;
-    let venv = house.venv();
+    let base = || system(IS_NEW_ENOUGH).context("the tests need Python 3.10 or newer");
+    made(&house.venv(), &wanted, IS_NEW_ENOUGH, base, |python| {
+        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
+        process::run(Command::new(python).args(pip).arg(&requirements))
+    })
+}
+
+/// The Python of an environment: made by `base` and filled once for what is `wanted`, anew where it
+/// was half made or does not run.
+pub(crate) fn made<B: AsRef<OsStr>>(
+    venv: &Path,
+    wanted: &str,
+    is_new_enough: &str,
+    base: impl FnOnce() -> Result<B>,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
     let python = venv.join("bin").join("python");
     let stamp = venv.join("requirements.stamp");
-    let works = || process::output(Command::new(&python).args(["-c", IS_NEW_ENOUGH])).is_some();
+    let works = || process::output(Command::new(&python).args(["-c", is_new_enough])).is_some();
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && works() {
         return Ok(python);
     }
-    let system = system(IS_NEW_ENOUGH).context("the tests need Python 3.10 or newer")?;
-    process::run(Command::new(system).args(["-m", "venv", "--clear"]).arg(&venv))?;
-    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
-    process::run(Command::new(&python).args(pip).arg(&requirements))?;
+    process::run(Command::new(base()?).args(["-m", "venv", "--clear"]).arg(venv))?;
+    fill(&python)?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
     Ok(python)
 }

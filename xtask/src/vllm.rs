@@ -53,23 +53,13 @@ fn environment(house: &House) -> Result<PathBuf> {
     let Some(version) = wanted.lines().find_map(|line| line.strip_prefix(ENGINE)) else {
         bail!("`{REQUIREMENTS}` names no version: a line `{ENGINE}VERSION` is missing");
     };
-    let venv = house.vllm(version.trim());
-    let python = venv.join("bin").join("python");
-    let stamp = venv.join("requirements.stamp");
-    let works = || process::output(Command::new(&python).args(["-c", IS_NEW_ENOUGH])).is_some();
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && works() {
-        return Ok(python);
-    }
-    let system = python::system(IS_NEW_ENOUGH).context("vLLM needs Python 3.11 or newer")?;
-    eprintln!("making an environment with vLLM {version} (some minutes and 7 GB, once)");
-    process::run(Command::new(system).args(["-m", "venv", "--clear"]).arg(&venv))?;
-    let packages = wanted.lines().filter(|line| line.contains("==")).count();
-    eprintln!("installing {packages} packages");
-    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
-    process::run(Command::new(&python).args(pip).arg(&requirements))?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
-    eprintln!("the environment is complete");
-    Ok(python)
+    let base = || python::system(IS_NEW_ENOUGH).context("vLLM needs Python 3.11 or newer");
+    python::made(&house.vllm(version.trim()), &wanted, IS_NEW_ENOUGH, base, |python| {
+        let packages = wanted.lines().filter(|line| line.contains("==")).count();
+        eprintln!("installing vLLM {version} in {packages} packages (some minutes, 7 GB, once)");
+        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"];
+        process::run(Command::new(python).args(pip).arg(&requirements))
+    })
 }
 
 /// Pythons with the other versions: everything but vLLM itself is the environment's.
@@ -81,26 +71,25 @@ fn others(house: &House, python: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn other(house: &House, python: &Path, version: &str) -> Result<PathBuf> {
-    let venv = house.vllm(version);
-    let own = venv.join("bin").join("python");
     let packages = |python: &Path| {
         let found = process::output(Command::new(python).args(["-c", PACKAGES]));
         let found = found.and_then(|found| String::from_utf8(found).ok());
         found.with_context(|| format!("`{}` does not say its packages", python.display()))
     };
     let behind = packages(python)?;
-    let stamp = venv.join("behind.stamp");
-    if fs::read_to_string(&stamp).is_ok_and(|made| made == behind) && own.exists() {
-        return Ok(own);
-    }
-    eprintln!("adding vLLM {version} (500 MB, once)");
-    process::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&venv))?;
-    let pip = ["-m", "pip", "install", "--quiet", "--no-deps"];
-    process::run(Command::new(&own).args(pip).arg(format!("{ENGINE}{version}")))?;
-    let link = Path::new(packages(&own)?.trim()).join("behind.pth");
-    fs::write(&link, &behind).with_context(|| format!("cannot write `{}`", link.display()))?;
-    fs::write(&stamp, &behind).with_context(|| format!("cannot write `{}`", stamp.display()))?;
-    Ok(own)
+    python::made(
+        &house.vllm(version),
+        &behind,
+        IS_NEW_ENOUGH,
+        || Ok(python),
+        |own| {
+            eprintln!("adding vLLM {version} (500 MB, once)");
+            let pip = ["-m", "pip", "install", "--quiet", "--no-deps"];
+            process::run(Command::new(own).args(pip).arg(format!("{ENGINE}{version}")))?;
+            let link = Path::new(packages(own)?.trim()).join("behind.pth");
+            fs::write(&link, &behind).with_context(|| format!("cannot write `{}`", link.display()))
+        },
+    )
 }
 
 /// This checkout's wheel, built and installed as a user would have it.

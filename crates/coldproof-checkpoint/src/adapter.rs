@@ -6,12 +6,14 @@ use coldproof_contract::digest::content;
 use coldproof_contract::words::Hex128;
 
 use crate::arch::adapter_rank;
-use crate::container::{Checkpoint, read_small};
+use crate::container::{ADAPTER_NAME, Checkpoint, read_small};
 use crate::digests::digest_checkpoint;
 use crate::error::{CheckpointError, Fault};
 
 /// File name of an adapter's configuration.
 const CONFIG: &str = "adapter_config.json";
+/// The files of an adapter.
+pub const ADAPTER_FILES: [&str; 2] = [CONFIG, ADAPTER_NAME];
 
 /// An adapter whose files were read and found sound.
 #[derive(Clone, Debug)]
@@ -49,7 +51,7 @@ mod tests {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend_from_slice(header);
         file.extend_from_slice(&bytes);
-        std::fs::write(folder.path().join("adapter_model.safetensors"), file).unwrap();
+        std::fs::write(folder.path().join(ADAPTER_NAME), file).unwrap();
         std::fs::write(folder.path().join(CONFIG), config).unwrap();
         folder
     }
@@ -73,7 +75,7 @@ mod tests {
         let file = |folder: &tempfile::TempDir| read(folder).unwrap_err().file;
         assert!(file(&adapter([1, 2], "{}")).ends_with(CONFIG));
         let folder = adapter([1, 2], r#"{"r":8}"#);
-        std::fs::remove_file(folder.path().join("adapter_model.safetensors")).unwrap();
+        std::fs::remove_file(folder.path().join(ADAPTER_NAME)).unwrap();
         assert!(file(&folder).ends_with("adapter_model.safetensors"));
     }
 }

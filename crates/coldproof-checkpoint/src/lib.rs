@@ -20,11 +20,11 @@ mod ties;
 mod widen;
 mod zeros;
 
-pub use adapter::Adapter;
+pub use adapter::{ADAPTER_FILES, Adapter};
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
 };
-pub use digests::{CheckpointDigest, digest_checkpoint};
+pub use digests::{CheckpointDigest, digest_checkpoint, digest_unsigned};
 pub use error::{CheckpointError, Fault};
 pub use json::JsonError;
 pub use name_map::{Accounting, Ambiguous, Mismatched, Missing, NameMap, RedundantAlias};
@@ -33,4 +33,3 @@ pub use respell::{respell, rules_in, rules_of, with_alias};
 pub use sentinel::{Origin, SentinelPlan, digit_of};
 pub use ties::{redundant_differs, ties_of};
 pub use widen::widen;
-pub use zeros::unsigned_digests;

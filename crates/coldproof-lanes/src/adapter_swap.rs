@@ -2,17 +2,17 @@
 //! same request (R40).
 
 use camino::{Utf8Path, Utf8PathBuf};
+use coldproof_checkpoint::ADAPTER_FILES;
 use coldproof_contract::evidence::{AdapterFact, ArmHeader, Fact, LaneName};
 use coldproof_contract::words::{CheckpointLabel, Hex128, Rank, StepName};
 
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineError, GenerateRequest, Reply};
 use crate::lane::{COLD_ADAPTER, Lane};
+use crate::session::load;
 
 /// The name that both adapters are served under, one after the other.
 const NAME: &str = "adapter";
-/// The files of an adapter.
-const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// How the new content takes the place of the old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +53,10 @@ pub struct AdapterPair {
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let Some(pair) = &lane.inputs.adapters else { return };
     let topology = lane.inputs.topology;
-    let header = |arm: &str, against: Option<&str>| ArmHeader {
-        arm: arm.to_owned(),
-        lane: LaneName::Adapters,
-        topology,
-        against: against.map(str::to_owned),
-    };
+    let header = |arm, against| ArmHeader::new(arm, LaneName::Adapters, topology, against);
     let (old, new) = (label("from"), label("to"));
     lane.arm(header(COLD_ADAPTER, None), |inputs, driver| {
-        driver.phase("before", &inputs.to.label, None);
-        driver.step(StepName::Load, |engine| engine.load(&inputs.to.tensors))?;
+        load(driver, &inputs.to)?;
         // Apart from the cache: no block of the base model may be the adapter's.
         let apart = GenerateRequest { use_prefix_cache: false, ..inputs.requests.adapted(None) };
         driver.serve(&apart, 0)?;
@@ -109,7 +103,9 @@ fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> Ar
 
 fn write(from: &Utf8Path, to: &Utf8Path) -> Reply<()> {
     let copied = std::fs::create_dir_all(to).and_then(|()| {
-        FILES.iter().try_for_each(|file| std::fs::copy(from.join(file), to.join(file)).map(drop))
+        ADAPTER_FILES
+            .iter()
+            .try_for_each(|file| std::fs::copy(from.join(file), to.join(file)).map(drop))
     });
     copied.map_err(|error| EngineError::Refused {
         text: format!("the adapter could not be written to `{to}`: {error}; free space"),

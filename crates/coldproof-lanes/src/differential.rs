@@ -16,12 +16,7 @@ const BATCHES: [u32; 2] = [2, 4];
 
 /// Cold load of B in its own process: what every other arm is compared with. Returns its slots.
 pub(crate) fn cold(lane: &mut Lane<'_, '_>) -> Slots {
-    let header = ArmHeader {
-        arm: COLD.to_owned(),
-        lane: LaneName::Differential,
-        topology: lane.inputs.topology,
-        against: None,
-    };
+    let header = ArmHeader::new(COLD, LaneName::Differential, lane.inputs.topology, None);
     let mut slots = Slots::new();
     lane.arm(header, |inputs, driver| {
         load(driver, &inputs.to)?;

@@ -100,11 +100,6 @@ impl<'p> Lane<'_, 'p> {
     /// The header of an arm that is compared with the cold load.
     #[must_use]
     pub fn against_cold(&self, arm: &str, lane: LaneName) -> ArmHeader {
-        ArmHeader {
-            arm: arm.to_owned(),
-            lane,
-            topology: self.inputs.topology,
-            against: Some(COLD.to_owned()),
-        }
+        ArmHeader::new(arm, lane, self.inputs.topology, Some(COLD))
     }
 }

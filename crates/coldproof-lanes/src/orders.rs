@@ -50,12 +50,8 @@ pub(crate) fn learn(lane: &mut Lane<'_, '_>, slots: &Slots) -> Orders {
     }
     let mut stored = Stored::default();
     for (digit, sentinel) in inputs.sentinels.iter().enumerate() {
-        let header = ArmHeader {
-            arm: format!("order-{digit}"),
-            lane: LaneName::Differential,
-            topology: inputs.topology,
-            against: None,
-        };
+        let arm = format!("order-{digit}");
+        let header = ArmHeader::new(&arm, LaneName::Differential, inputs.topology, None);
         let last = digit + 1 == inputs.sentinels.len();
         lane.arm(header, |_, driver| {
             load(driver, sentinel)?;

@@ -26,12 +26,7 @@ type Loads = BTreeMap<(Rank, SlotName), (Dtype, Vec<Vec<u8>>)>;
 /// the same topology.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let topology = lane.inputs.routing_topology;
-    let header = |arm: &str, against: Option<&str>| ArmHeader {
-        arm: arm.to_owned(),
-        lane: LaneName::Routing,
-        topology,
-        against: against.map(str::to_owned),
-    };
+    let header = |arm, against| ArmHeader::new(arm, LaneName::Routing, topology, against);
     let same = topology == lane.inputs.topology && lane.arms.iter().any(|arm| arm.arm == COLD);
     let cold = if same { COLD } else { COLD_ROUTING };
     if !same {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 from . import versions
 from .applications import Applications
 
-#: The model and what was recorded of its first load, of every model that was loaded here.
-_LOADS: list[tuple[weakref.ref[Any], Applications]] = []
+#: What was recorded of the first load of every model that was loaded here.
+_LOADS: list[Applications] = []
 _MARK = "__coldproof_watched__"
 
 
@@ -30,7 +29,7 @@ def install() -> None:
         recorder = Applications(model)
         with delivering(recorder), recorder:
             result = method(self, model, *args, **kwargs)
-        _LOADS.append((weakref.ref(model), recorder))
+        _LOADS.append(recorder)
         return result
 
     setattr(watched, _MARK, True)
@@ -55,4 +54,4 @@ def delivering(recorder: Applications) -> Iterator[None]:
 
 def of(model: Any) -> Applications | None:
     """What was recorded of the model's first load; nothing where another loader filled it."""
-    return next((recorder for loaded, recorder in _LOADS if loaded() is model), None)
+    return next((recorder for recorder in _LOADS if recorder.model is model), None)

@@ -274,7 +274,7 @@ class Rank:
             self._stage(fact["layer"], "finalised")
         self.generation += 1
         self._receipt(self.recorder)
-        self.forwards.asked = True
+        self.record_forward()
 
     def record_forward(self) -> None:
         """Has the next forward recorded: which tensors it reads that no attribute leads to."""

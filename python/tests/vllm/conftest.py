@@ -93,18 +93,19 @@ class Pair:
         """A twice."""
         return Pair(self.a, self.a)
 
-    def changed(self, folder: Path, a: Change | None = None, b: Change | None = None) -> Pair:
-        """Copies in which A, B or both hold other tensors."""
-        return Pair(rewritten(self.a, folder / "A", a), rewritten(self.b, folder / "B", b))
+    def changed(self, folder: Path, a: Change, b: Change, **config: object) -> Pair:
+        """Copies that hold other tensors, and other words in their configuration."""
+        first = rewritten(self.a, folder / "A", a, config)
+        return Pair(first, rewritten(self.b, folder / "B", b, config))
 
 
-def rewritten(checkpoint: Path, out: Path, change: Change | None) -> Path:
-    """A copy of a checkpoint with other tensors."""
-    if change is None:
-        return checkpoint
+def rewritten(checkpoint: Path, out: Path, change: Change, config: dict[str, object]) -> Path:
+    """A copy of a checkpoint with other tensors, and other words in its configuration."""
     out.mkdir(parents=True)
     for file in checkpoint.glob("*.json"):
         shutil.copy(file, out / file.name)
+    known = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    (out / "config.json").write_text(json.dumps({**known, **config}), encoding="utf-8")
     tensors = change(load_file(checkpoint / "model.safetensors"))
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     return out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 if TYPE_CHECKING:
     from tests.vllm.conftest import Pairs, Proof, Prove
@@ -26,20 +27,15 @@ def write_adapter(folder: Path, model: Path, seed: int) -> Path:
     size = config.get("head_dim") or hidden // heads
     wide = {"q_proj": heads * size, "v_proj": config["num_key_value_heads"] * size}
     random = np.random.default_rng(seed)
-    header, data = {}, b""
+    tensors = {}
     for layer in range(config["num_hidden_layers"]):
         for module, rows in wide.items():
             prefix = f"base_model.model.model.layers.{layer}.self_attn.{module}"
             for part, shape in (("lora_A", (RANK, hidden)), ("lora_B", (rows, RANK))):
-                values = (random.standard_normal(shape) * 0.1).astype("<f4").tobytes()
-                offsets = [len(data), len(data) + len(values)]
-                entry = {"dtype": "F32", "shape": list(shape), "data_offsets": offsets}
-                header[f"{prefix}.{part}.weight"] = entry
-                data += values
-    text = json.dumps(header).encode()
+                values = random.standard_normal(shape) * 0.1
+                tensors[f"{prefix}.{part}.weight"] = values.astype(np.float32)
     folder.mkdir()
-    whole = len(text).to_bytes(8, "little") + text + data
-    (folder / "adapter_model.safetensors").write_bytes(whole)
+    save_file(tensors, folder / "adapter_model.safetensors")
     about = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16, "bias": "none"}
     about["target_modules"] = sorted(wide)
     (folder / "adapter_config.json").write_text(json.dumps(about), encoding="utf-8")

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 RELOADS = """
 import json, os, sys
-os.environ.update(
-    VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1",
-    VLLM_LOGGING_LEVEL="ERROR", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1",
-)
+from coldproof.vllm import versions
+versions.set_environment()
 from vllm import LLM
 a, b = sys.argv[1:]
 llm = LLM(

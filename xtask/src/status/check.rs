@@ -191,23 +191,15 @@ mod tests {
         };
         assert_eq!(with("b/test_it.py::test_it"), [""; 0]);
         let prefix = "docs/rfc-status.toml: F1.05: ";
-        assert_eq!(
-            with("c/it.rs::finds"),
-            [format!("{prefix}`c/it.rs` is no text file of the repository")]
-        );
-        // The beginning of a test's name is not its name.
-        assert_eq!(
-            with("a/tests/it.rs::find"),
-            [format!("{prefix}`a/tests/it.rs` has no test `find`")]
-        );
-        assert_eq!(
-            with("a/tests/it.rs"),
-            [format!("{prefix}`a/tests/it.rs` without a test: name it, `a/tests/it.rs::TEST`")]
-        );
-        assert_eq!(
-            with("docs/run.jsonl::late"),
-            [format!("{prefix}`docs/run.jsonl` says nothing of `late`")]
-        );
+        for (item, problem) in [
+            ("c/it.rs::finds", "`c/it.rs` is no text file of the repository"),
+            // The beginning of a test's name is not its name.
+            ("a/tests/it.rs::find", "`a/tests/it.rs` has no test `find`"),
+            ("a/tests/it.rs", "`a/tests/it.rs` without a test: name it, `a/tests/it.rs::TEST`"),
+            ("docs/run.jsonl::late", "`docs/run.jsonl` says nothing of `late`"),
+        ] {
+            assert_eq!(with(item), [format!("{prefix}{problem}")]);
+        }
     }
 
     #[test]

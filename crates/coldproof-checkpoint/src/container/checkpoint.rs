@@ -16,7 +16,7 @@ use super::tensor::TensorRef;
 /// File name of a checkpoint in one file.
 pub(super) const SINGLE_NAME: &str = "model.safetensors";
 /// File name of an adapter's weights.
-const ADAPTER_NAME: &str = "adapter_model.safetensors";
+pub(crate) const ADAPTER_NAME: &str = "adapter_model.safetensors";
 /// File name of the model's configuration.
 pub(crate) const CONFIG_NAME: &str = "config.json";
 

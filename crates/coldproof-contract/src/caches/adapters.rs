@@ -174,29 +174,23 @@ fn bases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
     let Some(cold) = view.against(arm) else { return };
     let Some(first) = cold.phases.first() else { return };
     let bare = first.logits.values().filter(|seen| seen.fact.adapter.is_none());
+    let Some((before, after)) = arm.phases.split_first() else { return };
     for wanted in bare {
         let key = (wanted.fact.request.as_str(), wanted.fact.mode.as_str(), 0);
-        let mut asked = false;
-        for (phase_index, phase) in arm.phases.iter().enumerate() {
-            let own = phase.logits.iter().find(|(of, _)| **of == key);
-            let Some((_, seen)) = own else { continue };
-            asked |= phase_index > 0;
-            // After the first, outputs are compared as those of every update.
-            if phase_index > 0 || same(wanted, seen) {
-                continue;
-            }
+        // After the first phase outputs are compared as those of every update.
+        if let Some(seen) = before.logits.get(&key).filter(|seen| !same(wanted, seen)) {
             let finding = Finding::new(FindingCode::OutputUnexplained, key.0, 0)
                 .expected("the logits of the base model without any adapter", "others")
                 .why("a request that names no adapter is served by the base model alone")
                 .event(
                     "logits",
-                    phase.step_name(seen.step),
+                    before.step_name(seen.step),
                     seen.seq,
-                    format!("request `{}` in `{}`", key.0, phase.phase),
+                    format!("request `{}` in `{}`", key.0, before.phase),
                 );
-            case.raise(finding, (index, phase_index), &[]);
+            case.raise(finding, (index, 0), &[]);
         }
-        if !asked {
+        if !after.iter().any(|phase| phase.logits.contains_key(&key)) {
             undecided(case, format!("request `{}` was not repeated on the base model", key.0));
         }
     }

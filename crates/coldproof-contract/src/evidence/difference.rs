@@ -109,9 +109,8 @@ impl<'r> Comparison<'r> {
     #[must_use]
     pub fn of(view: &View<'r>) -> Self {
         let mut comparison = Self::default();
-        // The adapters lane reads no slot: its weights are not updated.
         let arms = view.arms.iter().enumerate();
-        for (index, arm) in arms.filter(|(_, arm)| arm.header.lane != LaneName::Adapters) {
+        for (index, arm) in arms.filter(|(_, arm)| arm.header.lane.updates_weights()) {
             let mut cold = false;
             for phase in 0..arm.phases.len() {
                 cold |= comparison.phase(view, (index, arm), phase);

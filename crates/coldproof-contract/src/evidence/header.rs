@@ -147,6 +147,15 @@ pub enum LaneName {
     Adapters,
 }
 
+impl LaneName {
+    /// Whether its arms take updates of the weights. The adapters lane loads adapters beside them:
+    /// it reads no slot, and no rank gives a receipt.
+    #[must_use]
+    pub const fn updates_weights(self) -> bool {
+        !matches!(self, Self::Adapters)
+    }
+}
+
 /// A checkpoint of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointHeader {
@@ -195,4 +204,12 @@ pub struct ArmHeader {
     /// The arm whose slots and outputs it must equal, if it is not itself a cold load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
+}
+
+impl ArmHeader {
+    /// An arm of this name.
+    #[must_use]
+    pub fn new(arm: &str, lane: LaneName, topology: Topology, against: Option<&str>) -> Self {
+        Self { arm: arm.to_owned(), lane, topology, against: against.map(str::to_owned) }
+    }
 }

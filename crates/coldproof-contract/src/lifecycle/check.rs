@@ -355,10 +355,10 @@ fn sources(case: &mut Case<'_, '_>) -> u64 {
     let view = case.view;
     let mut equal = 0;
     for (index, arm) in view.arms.iter().enumerate() {
+        let kept = view.is_unknown().then(|| view.kept(arm));
         for (phase_index, phase) in arm.phases.iter().enumerate() {
             let content = view.content(phase.at);
             let Some(file) = content.and_then(|at| view.checkpoint(at)) else { continue };
-            let kept = view.is_unknown().then(|| view.kept(arm));
             for (name, read) in &phase.sources {
                 if kept.as_ref().is_some_and(|kept| !kept.contains(name)) {
                     continue;
@@ -389,8 +389,8 @@ fn source_differs(
     seq: u64,
     read: &crate::evidence::SourceReadBackFact,
 ) {
-    let view = case.view;
-    let slots = view.slots_of(&view.arms[site.0], &view.arms[site.0].phases[site.1], name);
+    let (view, arm) = (case.view, &case.view.arms[site.0]);
+    let slots = view.slots_of(arm, &arm.phases[site.1], name);
     let text = read.problem.clone().unwrap_or_else(|| "its digest is not the file's".to_owned());
     let found = symptom("read-back", "read_back", seq, text.clone());
     let by_source = case.findings().iter().any(|finding| finding.object == name);

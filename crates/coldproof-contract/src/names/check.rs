@@ -176,15 +176,17 @@ fn unrouted(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, source: 
     let ranks: BTreeSet<Rank> = phase.receipts.iter().map(|receipt| receipt.rank).collect();
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| case.rank_index(site.0, rank)).collect();
     let first = ranks.first().copied().unwrap_or(0);
-    let arm = &case.view.arms[site.0].header.arm;
+    let view = case.view;
+    let arm = &view.arms[site.0];
     let mut finding = Finding::new(FindingCode::SourceUnrouted, source, first)
         .expected("resolved to its slot", "resolved to no slot on any rank")
         .why(format!(
-            "the engine took the delivery of arm `{arm}` and says itself that no slot took this"
+            "the engine took the delivery of arm `{}` and says itself that no slot took this",
+            arm.header.arm
         ));
     finding.ranks = ranks;
-    let slots = slots_of(case, phase, source);
-    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    let slots = view.slots_of(arm, &arm.phases[site.1], source);
+    let slots: Vec<&str> = slots.iter().map(|slot| slot.0.as_str()).collect();
     case.raise(finding, site, &slots);
 }
 
@@ -212,13 +214,6 @@ fn unfilled(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, sealed: 
             .event("registered", phase.step_name(slot.step), slot.seq, "as a parameter");
         case.raise(finding, site, &[&name.0]);
     }
-}
-
-fn slots_of(case: &Case<'_, '_>, phase: &PhaseView<'_>, source: &str) -> Vec<String> {
-    let checkpoint = phase.at.and_then(|at| case.view.checkpoint(at));
-    let own = checkpoint.into_iter().flat_map(|checkpoint| &checkpoint.rules);
-    let rules = own.chain(&case.view.header.rules);
-    rules.filter(|rule| rule.source == source).map(|rule| rule.slot.0.clone()).take(1).collect()
 }
 
 /// Sources of this phase that are in their slots under the name they were sent by.

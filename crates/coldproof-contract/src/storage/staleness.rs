@@ -229,12 +229,7 @@ proptest! {
         let log = log(&acts);
         let captured = at % (log.len() + 1);
         let events = events(&log, captured);
-        let header = ArmHeader {
-            arm: "warm".to_owned(),
-            lane: LaneName::Differential,
-            topology: Topology::SINGLE,
-            against: None,
-        };
+        let header = ArmHeader::new("warm", LaneName::Differential, Topology::SINGLE, None);
         let arm = ArmView { header: &header, phases: vec![], events: events.iter().collect() };
         let blocks = Blocks::of(&arm, Rank::default());
         for (address, end) in (0..16).flat_map(|a| (captured..=log.len()).map(move |end| (a, end)))

@@ -58,7 +58,7 @@ pub fn judge(record: &Record) -> Verdict {
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
     };
     // An adapter that takes another's name is no update: no rank gives a receipt of it.
-    let updated = view.arms.iter().any(|arm| arm.header.lane != LaneName::Adapters);
+    let updated = view.arms.iter().any(|arm| arm.header.lane.updates_weights());
     if verdict == VerdictKind::Pass && certificate.is_none() && updated {
         verdict = VerdictKind::Undecided;
         let text = "no certificate: the ranks gave no whole receipts of the last update".to_owned();

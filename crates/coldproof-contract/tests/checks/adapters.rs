@@ -71,9 +71,9 @@ impl Arm<'_> {
 /// A run in which one adapter took another's name, and nothing is wrong.
 fn swapped() -> Run {
     let mut run = correct();
-    for (arm, against) in [("cold-adapter", None), ("adapters", Some("cold-adapter".to_owned()))] {
-        let (lane, topology) = (LaneName::Adapters, Topology::SINGLE);
-        run.header.arms.push(ArmHeader { arm: arm.to_owned(), lane, topology, against });
+    for (arm, against) in [("cold-adapter", None), ("adapters", Some("cold-adapter"))] {
+        let header = ArmHeader::new(arm, LaneName::Adapters, Topology::SINGLE, against);
+        run.header.arms.push(header);
     }
     let mut cold = Arm { name: "cold-adapter", events: &mut run.events, step: 0 };
     cold.phase("before", "B", None);

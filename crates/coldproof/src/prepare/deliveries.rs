@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use camino::Utf8Path;
 use coldproof_checkpoint::arch::SpellingName;
 use coldproof_checkpoint::{
-    SentinelPlan, digest_checkpoint, respell, rules_in, unsigned_digests, with_alias,
+    SentinelPlan, digest_checkpoint, digest_unsigned, respell, rules_in, with_alias,
 };
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::SourceRule;
@@ -56,11 +56,11 @@ pub(super) fn header(
     usual: &[SourceRule],
     made: &Utf8Path,
 ) -> Result<CheckpointHeader, Failure> {
-    let digests = digest_checkpoint(&read.checkpoint).map_err(failure)?;
-    let mut unsigned = match read.loader {
-        Loader::Embedded => BTreeMap::new(),
-        Loader::Foreign => unsigned_digests(&read.checkpoint).map_err(failure)?,
-    };
+    let (digests, mut unsigned) = match read.loader {
+        Loader::Embedded => digest_checkpoint(&read.checkpoint).map(|own| (own, BTreeMap::new())),
+        Loader::Foreign => digest_unsigned(&read.checkpoint),
+    }
+    .map_err(failure)?;
     let sources = digests.sources.iter().map(|(name, source)| SourceHeader {
         name: name.clone(),
         dtype: source.dtype,

@@ -35,8 +35,7 @@ pub(crate) struct Scope<'r> {
 pub(crate) type Found = (Category, FindingCode, String, Vec<u32>);
 
 fn arm(name: &str, lane: LaneName, tp: u32, against: Option<&str>) -> ArmHeader {
-    let against = against.map(str::to_owned);
-    ArmHeader { arm: name.to_owned(), lane, topology: Topology::tensor(tp), against }
+    ArmHeader::new(name, lane, Topology::tensor(tp), against)
 }
 
 /// A run of every lane in which nothing is wrong, at this tp.
