@@ -37,7 +37,7 @@ class Adapter:
 
     def prepare(self) -> None:
         """Sets the environment and begins to import vLLM, which takes longer than a small load."""
-        versions.set_environment()
+        versions.set_environment(eager=self.options.get("enforce_eager", True))
         self.importing = threading.Thread(
             target=importlib.import_module, args=("vllm",), daemon=True
         )

@@ -26,6 +26,10 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+#: What an engine without compilation is spared: of all that it runs, only the rank of a logprob is
+#: compiled then, and the first compilation of a process takes as long as the start of the rest.
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+
 #: Classes whose subclasses convert weights after loading, by module. Where a version lacks one, its
 #: layers are not watched.
 POST_LOAD_BASES = (
@@ -58,9 +62,9 @@ def is_handle(path: str) -> bool:
     return path.rpartition(".")[2] in HANDLES
 
 
-def set_environment() -> None:
+def set_environment(*, eager: bool = True) -> None:
     """Sets what must be set before the import; what the user set stays."""
-    for name, value in ENVIRONMENT.items():
+    for name, value in {**ENVIRONMENT, **(EAGER if eager else {})}.items():
         os.environ.setdefault(name, value)
 
 

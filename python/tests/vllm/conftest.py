@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
-import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,11 +136,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 
 @pytest.fixture(scope="session")
-def prove(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Prove:
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """This interpreter, with vLLM imported once for all engines."""
+    forked = runpy.run_path(str(HERE / "forked.py"))
+    with forked["interpreter"](tmp_path_factory.mktemp("interpreter")) as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def prove(pair: Pairs, interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Prove:
     """``prove(family or pair, *options)``: an update from A to B of this interpreter's vLLM."""
     proofs: dict[tuple[object, ...], Proof] = {}
 
-    def run(of: str | Pair, *options: str, fault: str = "", python: str = sys.executable) -> Proof:
+    def run(of: str | Pair, *options: str, fault: str = "", python: str = interpreter) -> Proof:
         key = (of, fault, python, *options)
         if key not in proofs:
             both = pair(of) if isinstance(of, str) else of

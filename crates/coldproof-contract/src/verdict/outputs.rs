@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{Case, symptom};
-use super::{Category, Finding, FindingCode, Room, Site};
+use super::{Category, Finding, FindingCode, FindingEvent, Room, Site};
 use crate::evidence::{ArmView, LaneName, LogitsFact, LogitsRow, Observed, PhaseView, Seen};
 
 /// What a comparison of one phase came to.
@@ -237,6 +237,22 @@ pub(super) fn unserved(case: &Case<'_, '_>, site: Site) -> Vec<String> {
     alone.chain(together).map(|(_, seen)| name(seen.fact)).collect()
 }
 
+/// Joins outputs without a finite number to what is wrong with an earlier phase of the arm that had
+/// such too. A NaN in a block of a cache outlives its generation and every reset: attention
+/// multiplies what lies behind a sequence's end by zero, which is a NaN again.
+fn outlives(
+    case: &mut Case<'_, '_>,
+    site: Site,
+    seen: &Seen<'_, LogitsFact>,
+    found: &FindingEvent,
+) -> bool {
+    let void = |fact: &LogitsFact| fact.rows.iter().any(|row| !is_finite(row));
+    let phases = &case.view.arms[site.0].phases[..site.1];
+    let served = |phase: &PhaseView<'_>| phase.logits.values().any(|seen| void(seen.fact));
+    let earlier = phases.iter().rposition(served).filter(|_| void(seen.fact));
+    earlier.is_some_and(|phase| case.join_site((site.0, phase), found, |_| true))
+}
+
 fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, largest: f64) {
     let phase = &case.view.arms[site.0].phases[site.1];
     let text = format!(
@@ -245,7 +261,7 @@ fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, lar
         phase.phase
     );
     let found = symptom("logits", phase.step_name(seen.step), seen.seq, text.clone());
-    if case.join_site(site, &found, |_| true) {
+    if case.join_site(site, &found, |_| true) || outlives(case, site, seen, &found) {
         return;
     }
     let rooms = Room::ALL.into_iter();

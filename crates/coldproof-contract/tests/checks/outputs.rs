@@ -207,3 +207,33 @@ fn a_cache_that_is_hit_again_may_leave_out_the_first_positions() {
     });
     assert_undecided(&run, Room::Caches, "`cache` (eager) of arm `caches`");
 }
+
+/// The main request is served without a finite number after this update.
+fn void(run: &mut Run, phase: &str) {
+    run.phase("warm", phase).map(|_, mut fact| {
+        if let Fact::Logits(logits) = &mut fact {
+            for row in &mut logits.rows {
+                let words = row.bits.as_ref().map_or(0, String::len) / 8;
+                row.bits = Some("7fc00000".repeat(words));
+                row.digest = model::content("no number");
+            }
+        }
+        Some(fact)
+    });
+}
+
+#[test]
+fn what_no_number_left_in_the_engine_is_no_second_finding() {
+    let mut run = correct();
+    run.phase("warm", "A>B").still_holds(model::NORM, "A");
+    let alone = run.found();
+    void(&mut run, "A>B");
+    void(&mut run, "B>A");
+    assert_eq!(run.found(), alone);
+    // Numbers that are wrong are another matter, and so is a NaN of which nothing came before.
+    let mut run = correct();
+    run.phase("warm", "A>B").still_holds(model::NORM, "A");
+    void(&mut run, "B>A");
+    let served = one(Code::OutputUnexplained, "main", &[0]);
+    assert_eq!(run.found(), [alone.as_slice(), &[served]].concat());
+}
