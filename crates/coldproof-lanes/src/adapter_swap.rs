@@ -30,6 +30,8 @@ pub enum AdapterSwap {
 pub struct AdapterFolder {
     /// Its folder.
     pub folder: Utf8PathBuf,
+    /// A folder with a copy of it, whose files a lane moves to where it serves them from.
+    pub copy: Utf8PathBuf,
     /// What it is: a digest of its tensors and its configuration.
     pub content: Hex128,
 }
@@ -45,7 +47,8 @@ pub struct AdapterPair {
     pub rank: u32,
     /// How one takes the other's place.
     pub swap: AdapterSwap,
-    /// A folder that the lane may write to: where a trainer would have its adapter.
+    /// An empty folder on the same file system as the copies: where a trainer would have its
+    /// adapter.
     pub live: Utf8PathBuf,
 }
 
@@ -89,10 +92,10 @@ fn label(adapter: &str) -> CheckpointLabel {
     CheckpointLabel(format!("B with adapter `{adapter}`"))
 }
 
-/// Loads an adapter from a folder. Where that is not its own, its files are written there first, as
-/// a trainer does.
+/// Loads an adapter from a folder. Where that is not its own, its files are put there first, over
+/// those of another, as a trainer does.
 fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> ArmResult<()> {
-    let written = if at == of.folder { Ok(()) } else { write(&of.folder, at) };
+    let written = if at == of.folder { Ok(()) } else { put(&of.copy, at) };
     let fact = AdapterFact { adapter: NAME.to_owned(), content: of.content };
     driver.record(Rank::default(), Fact::Adapter(fact));
     driver.step(StepName::Adapter, |engine| {
@@ -101,13 +104,9 @@ fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> Ar
     })
 }
 
-fn write(from: &Utf8Path, to: &Utf8Path) -> Reply<()> {
-    let copied = std::fs::create_dir_all(to).and_then(|()| {
-        ADAPTER_FILES
-            .iter()
-            .try_for_each(|file| std::fs::copy(from.join(file), to.join(file)).map(drop))
-    });
-    copied.map_err(|error| EngineError::Refused {
-        text: format!("the adapter could not be written to `{to}`: {error}; free space"),
+fn put(copy: &Utf8Path, at: &Utf8Path) -> Reply<()> {
+    let moved = |file: &&str| std::fs::rename(copy.join(file), at.join(file));
+    ADAPTER_FILES.iter().try_for_each(|file| moved(&file)).map_err(|error| EngineError::Refused {
+        text: format!("the adapter could not be moved from `{copy}` to `{at}`: {error}"),
     })
 }

@@ -88,7 +88,7 @@ class Adapter:
     def load(self, tensors: list[dict[str, Any]]) -> Answer:
         """A cold load: vLLM starts on the folder that holds the tensors."""
         self._imported()
-        from vllm import LLM, SamplingParams
+        from vllm import LLM
 
         if self.llm is not None:
             raise Refused("this process has loaded a model; start another for a second cold load")
@@ -110,13 +110,22 @@ class Adapter:
         }
         options |= versions.adapter_options(self.spec.get("adapter_rank", 0))
         self.llm = LLM(**versions.start_options(options, self.options))
-        # What the first forward makes (a rotary table in another dtype) is there from here on. Not
-        # one token: with experts that is an illegal instruction on CPUs with AMX (0.32.0).
-        first = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
         self._all("record_forward")
-        self.llm.generate([{"prompt_token_ids": [0] * 16}], first, use_tqdm=False)
+        # What the first forward makes (a rotary table in another dtype) is there from here on.
+        self._forward(16)
+        self._all("before_forward")
+        self._forward(20)
+        self._all("after_forward")
         self._all("slots")
         return done()
+
+    def _forward(self, tokens: int) -> None:
+        """Serves a prompt that fills no block. Not one token: with experts that is an illegal
+        instruction on CPUs with AMX (0.32.0)."""
+        from vllm import SamplingParams
+
+        one = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        self._llm().generate([{"prompt_token_ids": [0] * tokens}], one, use_tqdm=False)
 
     def _folder(self, tensors: list[dict[str, Any]]) -> Path:
         """The folder to start on: the tensors' own where it is a whole checkpoint."""

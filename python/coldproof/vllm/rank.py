@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,13 +16,11 @@ from coldproof.recorder import tensors_in
 from . import cold_load, post_load, unit_vectors, versions
 from .applications import Applications
 from .forwards import Forwards
+from .scratch import Scratch
 from .slots import COPIES, STEP, Census, Serials, Slot
 from .tensors import TensorRef
 
 Facts = list[dict[str, Any]]
-
-#: Ways into a live engine that move tensors, as ``--via`` names them; by path vLLM reads itself.
-WAYS = ("reload-iterator", "transfer", "load-weights")
 
 
 class Trace:
@@ -70,6 +68,7 @@ class Rank:
         self.pending: Facts = []
         self.trace = Trace(self.model)
         self.forwards = Forwards(self.model)
+        self.scratch = Scratch()
         self.garbage: list[torch.Tensor] = []
         self.census: Census | None = None
         self.recorder: Applications | None = None
@@ -110,13 +109,27 @@ class Rank:
         caches = list(self._caches())
         census = Census(self.model, packed, caches)
         walk = _native.walk(self.model, tensor_type=torch.Tensor)
-        census.reached(walk.tensors, [path for path, _ in self.model.named_modules()])
+        modules = [path for path, _ in self.model.named_modules()]
+        census.reached(walk.tensors, modules, self.scratch.names)
         self.census = census
         facts = [slot.fact(self.serials, self.generation) for slot in census.slots.values()]
         blind = [slot.name for slot in census.slots.values() if slot.layer is not None]
         unseen = [f"{name} ({why})" for name, why in census.left_out.items()]
+        unseen += [f"{name} (forwards write it)" for name in sorted(self.scratch.names)]
         stated = [*claims("zero-sign-unseen", blind), *claims("unseen", unseen)]
         return [*(fact for fact in facts if fact is not None), *stated]
+
+    def before_forward(self) -> None:
+        """Notes all slots, to be compared after a forward."""
+        self.slots()
+        self.scratch.before(self._slots())
+
+    def after_forward(self) -> None:
+        """Learns from a forward which slots are scratch."""
+        self.scratch.after(self._slots())
+
+    def _slots(self) -> Iterable[Slot]:
+        return self.census.slots.values() if self.census else ()
 
     def _caches(self) -> Iterator[torch.Tensor]:
         yield from tensors_in(getattr(self.worker.model_runner, "kv_caches", ()))
@@ -124,7 +137,7 @@ class Rank:
             yield from tensors_in(getattr(module, "kv_cache", ()))
 
     def _slot_at(self, address: int) -> Slot | None:
-        for slot in self.census.slots.values() if self.census else ():
+        for slot in self._slots():
             if slot.layer is not None or slot.gaps:
                 first = slot.first(self.serials)
                 if first is not None and first <= address < first + STEP:
@@ -238,7 +251,7 @@ class Rank:
 
             transfer.deliver(self.worker, weights)
         else:
-            raise Unsupported(f"no way in is called {way}: {', '.join(WAYS)}")
+            raise Unsupported(f"an update by `{way}`")
 
     def reload_path(self, directory: str) -> None:
         """The reload by path: vLLM reads the files itself."""

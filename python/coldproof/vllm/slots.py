@@ -229,8 +229,13 @@ class Census:
             slot = alias
         self.slots[slot.name] = slot
 
-    def reached(self, tensors: list[tuple[str, torch.Tensor]], modules: list[str]) -> None:
-        """Adds what the walk found and no module registers."""
+    def reached(
+        self,
+        tensors: list[tuple[str, torch.Tensor]],
+        modules: list[str],
+        scratch: frozenset[str] = frozenset(),
+    ) -> None:
+        """Adds what the walk found and no module registers; of that, ``scratch`` is known so."""
         registered = {key[0] for key in self._first} | self._caches | self._unread
         for path, tensor in tensors:
             if tensor.is_meta or tensor.numel() == 0:
@@ -247,4 +252,5 @@ class Census:
                 # What a layer keeps beside its weight was made of it.
                 weight = f"{owner}.weight"
                 inputs = [weight] if weight in self.slots else []
-                self._tensor(Slot(name, "derived", tensor, inputs=inputs, packed=True))
+                kind = "scratch" if name in scratch else "derived"
+                self._tensor(Slot(name, kind, tensor, inputs=inputs, packed=True))

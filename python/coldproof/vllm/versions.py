@@ -50,8 +50,9 @@ REQUIRED_OPTIONS = (
     "max_logprobs",
 )
 
-#: Levels of the module tree that one version has and another has not, and that hold no weights.
-WRAPPERS = (".routed_experts",)
+#: Levels of the module tree that are there in one version or configuration and not in another: no
+#: checkpoint names them. What may serve adapters holds its weights in a ``base_layer``.
+WRAPPERS = (".routed_experts", ".base_layer")
 
 #: Attributes whose tensor is a pointer into a library: other in every process, and no value.
 HANDLES = ("handler_tensor",)

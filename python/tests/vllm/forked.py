@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -39,8 +40,9 @@ READY = 300
 def interpreter(folder: Path) -> Iterator[str]:
     """What stands for this interpreter where an engine is started: ``-m coldproof.vllm`` forks."""
     place = folder / "engines"
-    server = subprocess.Popen([sys.executable, __file__, "serve", str(place)])
-    try:
+    # It ends when its standard input does: it outlives no test run, however that ends.
+    command = [sys.executable, __file__, "serve", str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
         deadline = time.monotonic() + READY
         while not place.exists():
             assert server.poll() is None, "the process that imports vLLM ended"
@@ -51,9 +53,6 @@ def interpreter(folder: Path) -> Iterator[str]:
         script.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
         script.chmod(0o755)
         yield str(script)
-    finally:
-        server.kill()
-        server.wait()
 
 
 def serve(place: Path) -> None:
@@ -70,7 +69,7 @@ def serve(place: Path) -> None:
     listener.listen()
     half_made.rename(place)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    while listener in select.select([listener, sys.stdin], [], [])[0]:
         caller, _ = listener.accept()
         if os.fork() == 0:
             listener.close()

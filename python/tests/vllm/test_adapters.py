@@ -78,3 +78,16 @@ def test_what_empties_the_cache_or_leaves_it_out_of_reach_is_proven(
     entry = proof.category(7)
     assert entry["status"] == "pass"
     assert entry["reason"].startswith("64 cached rows served with one adapter")
+
+
+def test_an_engine_that_may_serve_adapters_is_proven_as_one_that_may_not(prove: Prove) -> None:
+    # Its layers hold their weights one level below the names of the checkpoint (F6.01), and beside
+    # them lies the metadata of the last batch, which is no generation's.
+    proof = prove(
+        "llama",
+        *("--lane", "differential", "--require", "2,3,4", "--engine-arg", "enable_lora=true"),
+    )
+    assert proof.summary == []
+    assert proof.code == 0
+    assert all(proof.category(number)["status"] == "pass" for number in (2, 3, 4))
+    assert any("punica_wrapper" in entry for entry in proof.verdict["unseen"])

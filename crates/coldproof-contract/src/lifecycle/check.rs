@@ -196,13 +196,18 @@ fn raise_post_load(
     });
     let own: BTreeSet<&str> = own.map(|slot| slot.slot.0.as_str()).collect();
     let packed: Vec<&str> = own.into_iter().collect();
-    // A layer waits in vain for what never came.
-    let never_came = |rule: &&SourceRule| case.has(FindingCode::SourceMissing, &rule.source);
-    let inside = rules(case, phase).iter().filter(|rule| rule.slot.owner() == owner);
+    // A layer waits in vain for what never came, or came under a name that leads nowhere.
+    let within = |slot: &SlotName| {
+        slot.owner()
+            .strip_prefix(owner)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut inside = rules(case, phase).iter().filter(|rule| within(&rule.slot));
+    let waits_for = inside.find_map(|rule| Some((went_nowhere(case, &rule.source)?, rule)));
     if code == FindingCode::FinalisedNever
-        && let Some(rule) = inside.into_iter().find(never_came)
+        && let Some((code, rule)) = waits_for
     {
-        finding = Finding::new(FindingCode::SourceMissing, rule.source.clone(), rank);
+        finding = Finding::new(code, rule.source.clone(), rank);
     }
     case.raise(finding, site, &packed);
 }
@@ -295,10 +300,7 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         stale.insert(slot);
     }
     for source in &stale {
-        // What never came, or reached no slot, is that finding's.
-        let known = [FindingCode::SourceMissing, FindingCode::SourceUnrouted];
-        let code = known.into_iter().find(|code| case.has(*code, source));
-        let code = code.unwrap_or(FindingCode::ApplicationMissing);
+        let code = went_nowhere(case, source).unwrap_or(FindingCode::ApplicationMissing);
         let mut finding = Finding::new(code, *source, rank)
             .expected(
                 format!("`{source}` in `{slot}`"),
@@ -326,6 +328,12 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         finding.events.push(found);
         case.raise(finding, site, &[slot]);
     }
+}
+
+/// The finding that says that this source never came, or reached no slot.
+fn went_nowhere(case: &Case<'_, '_>, source: &str) -> Option<FindingCode> {
+    let known = [FindingCode::SourceMissing, FindingCode::SourceUnrouted];
+    known.into_iter().find(|code| case.has(*code, source))
 }
 
 /// Whether the finding that is blamed for this slot covers every differing piece of it. One about a

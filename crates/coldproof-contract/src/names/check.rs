@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{KeyClass, KeyError, KeyManifest, KeyManifestDraft, KeyPattern};
 use crate::evidence::{
-    ArmView, Difference, LaneName, ManifestFact, PhaseView, Seen, StepOutcome, StepView,
+    ArmView, CheckpointHeader, Difference, LaneName, ManifestFact, PhaseView, Seen, StepOutcome,
+    StepView,
 };
 use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, Room, Site, symptom};
@@ -235,6 +236,13 @@ fn count(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     }
 }
 
+/// The checkpoint of other names that was delivered when this difference showed.
+fn spelling<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r CheckpointHeader> {
+    let arm = case.view.arm(difference.arm)?;
+    let at = arm.phases.get(difference.phase_index)?.at?;
+    case.view.checkpoint(at).filter(|checkpoint| !checkpoint.rules.is_empty())
+}
+
 /// The same content under other names left a slot as it was: the names were not resolved.
 fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let view = case.view;
@@ -242,16 +250,14 @@ fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         return;
     }
     let site = (case.arm_index(difference.arm), difference.phase_index);
-    let phase = &view.arms[site.0].phases[site.1];
-    let checkpoint = phase.at.and_then(|at| view.checkpoint(at));
-    let Some(checkpoint) = checkpoint.filter(|checkpoint| !checkpoint.rules.is_empty()) else {
-        return;
-    };
+    let Some(checkpoint) = spelling(case, difference) else { return };
     let slot = &difference.slot.slot;
-    let elsewhere = case.comparison.differences.iter().any(|other| {
-        other.slot.slot == *slot
-            && view.arm(other.arm).is_some_and(|arm| arm.header.lane != LaneName::Names)
-    });
+    // What is wrong under its usual names too is no matter of names.
+    let elsewhere = case
+        .comparison
+        .differences
+        .iter()
+        .any(|other| other.slot.slot == *slot && spelling(case, other).is_none());
     let rank = case.rank_index(site.0, difference.rank);
     if elsewhere || case.blamed_finding(&slot.0, site.0, rank).is_some() {
         return;

@@ -1,6 +1,6 @@
 //! Category 6: names.
 
-use coldproof_contract::evidence::{Fact, ManifestFact, ReceiptFact};
+use coldproof_contract::evidence::{Fact, ManifestFact, PostLoadStage, ReceiptFact};
 use coldproof_contract::verdict::{FindingCode as Code, Room, Status};
 use coldproof_contract::words::SlotKind;
 
@@ -115,16 +115,35 @@ fn another_spelling_that_is_swallowed_in_silence_is_unrouted() {
     // Both names lead to the one slot, and neither reached it.
     assert_eq!(run.found(), wanted);
     assert!(run.judge().findings[0].why.contains("under its usual names reaches the slot"));
+    // The layer that waits for them is not finished: the same finding, and only of that layer.
+    let unfinished = |layer: &str| {
+        let mut run = run.clone();
+        run.phase("names-1", "A>B-alt").map(|_, mut fact| match &mut fact {
+            Fact::PostLoad(stage) => {
+                stage.prerequisites.clear();
+                let waits = stage.layer == layer && stage.stage != PostLoadStage::Expected;
+                (!waits).then_some(fact)
+            }
+            _ => Some(fact),
+        });
+        run.found()
+    };
+    assert_eq!(unfinished("mlp"), wanted);
+    let norm = one(Code::FinalisedNever, "norm", &[0]);
+    assert_eq!(unfinished("norm"), [&[norm], wanted.as_slice()].concat());
 }
 
 #[test]
 fn a_slot_that_is_wrong_under_its_usual_names_too_is_not_a_matter_of_names() {
     let mut run = correct();
     swallowed(&mut run);
-    run.phase("warm", "A>B").still_holds(GATE_UP, "A");
     let wanted =
         [one(Code::ApplicationMissing, GATE, &[0]), one(Code::ApplicationMissing, UP, &[0])];
-    assert_eq!(run.found(), wanted);
+    for arm in ["warm", "names"] {
+        let mut run = run.clone();
+        run.phase(arm, "A>B").still_holds(GATE_UP, "A");
+        assert_eq!(run.found(), wanted, "{arm}");
+    }
 }
 
 #[test]

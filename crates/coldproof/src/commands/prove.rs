@@ -2,6 +2,7 @@
 
 use coldproof_contract::evidence::{Fact, Record, StepOutcome};
 use coldproof_contract::verdict::{Verdict, judge};
+use coldproof_contract::words::StepName;
 use coldproof_lanes::lane::is_cold;
 
 use crate::args::{Format, ProveArgs};
@@ -67,6 +68,12 @@ fn cold_refusal(record: &Record) -> Result<(), Failure> {
     });
     match refused {
         None => Ok(()),
+        Some((StepName::Adapter, text)) => Err(Failure::new(
+            "adapters",
+            StepName::Adapter.name(),
+            format!("a cold engine refuses the adapter: {text}"),
+            "mend the adapter, or leave out --adapter-from and --adapter-to",
+        )),
         Some((step, text)) => Err(Failure::new(
             "model",
             step.name(),

@@ -1,19 +1,24 @@
 //! Two adapters of one base model, as a lane serves them.
 
-use camino::Utf8Path;
-use coldproof_checkpoint::Adapter;
+use std::{fs, io};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use coldproof_checkpoint::{ADAPTER_FILES, Adapter};
 use coldproof_lanes::adapter_swap::{AdapterFolder, AdapterPair};
 
 use super::failure;
 use crate::error::Failure;
 use crate::settings::AdapterSettings;
 
-/// Reads both. A trainer's own folder is made below `made`.
+/// Reads both and copies them below `made`, where a trainer's own folder is made too.
 ///
 /// # Errors
-/// One that cannot be read, or two of the same content: nothing old could be told from the new.
+/// One that cannot be read or copied, or two of the same content: nothing old could be told from
+/// the new.
 pub(super) fn pair(asked: &AdapterSettings, made: &Utf8Path) -> Result<AdapterPair, Failure> {
-    let (from, to) = (folder(&asked.from)?, folder(&asked.to)?);
+    let copies = made.join("adapters");
+    let read = |folder, name| read(folder, copies.join(name));
+    let (from, to) = (read(&asked.from, "from")?, read(&asked.to, "to")?);
     if from.0.content == to.0.content {
         return Err(Failure::new(
             "adapters",
@@ -22,18 +27,30 @@ pub(super) fn pair(asked: &AdapterSettings, made: &Utf8Path) -> Result<AdapterPa
             "give two adapters that differ: what is old must look old",
         ));
     }
+    for of in [&from.0, &to.0] {
+        copy(of).map_err(|error| Failure::output(of.copy.as_str(), &error))?;
+    }
+    let live = copies.join("live");
+    fs::create_dir_all(&live).map_err(|error| Failure::output(live.as_str(), &error))?;
     Ok(AdapterPair {
         rank: u32::try_from(from.1.max(to.1)).unwrap_or(u32::MAX),
         from: from.0,
         to: to.0,
         swap: asked.swap,
-        live: made.join("adapter"),
+        live,
     })
 }
 
-fn folder(folder: &Utf8Path) -> Result<(AdapterFolder, u64), Failure> {
+fn read(folder: &Utf8Path, copy: Utf8PathBuf) -> Result<(AdapterFolder, u64), Failure> {
     let read = Adapter::read(folder).map_err(failure)?;
-    Ok((AdapterFolder { folder: folder.to_owned(), content: read.content }, read.rank))
+    Ok((AdapterFolder { folder: folder.to_owned(), copy, content: read.content }, read.rank))
+}
+
+fn copy(of: &AdapterFolder) -> io::Result<()> {
+    fs::create_dir_all(&of.copy)?;
+    ADAPTER_FILES
+        .iter()
+        .try_for_each(|file| fs::copy(of.folder.join(file), of.copy.join(file)).map(drop))
 }
 
 /// Whether both are still what was read.
@@ -42,8 +59,8 @@ fn folder(folder: &Utf8Path) -> Result<(AdapterFolder, u64), Failure> {
 /// One of them changed, or can no longer be read.
 pub(super) fn verify_unchanged(pair: &AdapterPair) -> Result<(), Failure> {
     let changed = [&pair.from, &pair.to].into_iter().find_map(|known| {
-        let now = folder(&known.folder);
-        now.map_or_else(Some, |(now, _)| (now.content != known.content).then(|| changed(known)))
+        let now = Adapter::read(&known.folder).map_err(failure);
+        now.map_or_else(Some, |now| (now.content != known.content).then(|| changed(known)))
     });
     changed.map_or(Ok(()), Err)
 }
