@@ -106,7 +106,7 @@ fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> Ar
 
 fn put(copy: &Utf8Path, at: &Utf8Path) -> Reply<()> {
     let moved = |file: &&str| std::fs::rename(copy.join(file), at.join(file));
-    ADAPTER_FILES.iter().try_for_each(|file| moved(&file)).map_err(|error| EngineError::Refused {
+    ADAPTER_FILES.iter().try_for_each(moved).map_err(|error| EngineError::Refused {
         text: format!("the adapter could not be moved from `{copy}` to `{at}`: {error}"),
     })
 }
