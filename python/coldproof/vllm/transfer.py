@@ -16,7 +16,7 @@ from . import versions
 
 NAME = "coldproof"
 #: Tensors of one ``update_weights`` call: fewer than a model has, so that several are made.
-CHUNK = 16
+CHUNK = 6
 
 
 def deliver(worker: Any, weights: Any) -> None:
