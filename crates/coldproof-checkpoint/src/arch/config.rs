@@ -4,14 +4,13 @@
 use camino::Utf8Path;
 use coldproof_contract::words::Dtype;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::container::{CONFIG_NAME, read_small};
 use crate::error::{CheckpointError, Fault};
 use crate::json;
 
 use super::fields::Fields;
-use super::{ConfigError, Family, Rope};
+use super::{ConfigError, Family, Rope, Window, gemma3};
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
 /// divide where they must, and their products fit 64 bits.
@@ -41,10 +40,34 @@ pub struct ModelConfig {
     pub rms_norm_eps: f64,
     /// Rotary parameters.
     pub rope: Rope,
+    /// Rotary parameters of layers that attend to all positions, where they have their own.
+    pub global_rope: Option<Rope>,
+    /// Layers that attend to the last positions alone.
+    pub window: Option<Window>,
+    /// Scores are multiplied by one over its root: `head_dim` in most families.
+    pub query_scalar: f64,
     /// Whether the head shares the embedding's storage.
     pub tied: bool,
     /// Experts, for families that have them.
     pub moe: Option<Moe>,
+}
+
+/// What a dense gate goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// The approximation of GELU by a hyperbolic tangent.
+    GeluTanh,
+}
+
+/// Which projections of attention have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionBias {
+    /// None.
+    None,
+    /// Queries, keys and values.
+    Qkv,
 }
 
 /// A mixture of experts.
@@ -94,10 +117,13 @@ impl ModelConfig {
         let value = json::parse(text)?;
         let fields = Fields::root(&value)?;
         let family = Family::read(fields)?;
-        refuse_what_changes_the_forward(fields)?;
+        family.refuse(fields)?;
+        fields.only("quantization_config", &[])?;
         let heads = fields.required_size("num_attention_heads")?;
         let hidden_size = fields.required_size("hidden_size")?;
-        let config = Self {
+        let (rope, global_rope) = family.ropes(fields)?;
+        let head_dim = family.head_dim(fields, hidden_size, heads)?;
+        let mut config = Self {
             family,
             dtype: read_dtype(fields)?,
             vocab_size: fields.required_size("vocab_size")?,
@@ -106,14 +132,21 @@ impl ModelConfig {
             layers: fields.required_size("num_hidden_layers")?,
             heads,
             kv_heads: family.kv_heads(fields, heads)?,
-            head_dim: family.head_dim(fields, hidden_size, heads)?,
+            head_dim,
             max_positions: fields.required_size("max_position_embeddings")?,
             rms_norm_eps: fields.required_positive("rms_norm_eps")?,
-            rope: Rope::read(fields)?,
-            tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
-            moe: if family.is_moe() { Some(Moe::read(fields)?) } else { None },
+            rope,
+            global_rope,
+            window: None,
+            query_scalar: match family {
+                Family::Gemma3Text => gemma3::query_scalar(fields)?,
+                _ => head_dim as f64,
+            },
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::Gemma3Text),
+            moe: family.moe(fields)?,
         };
         config.check_sizes()?;
+        config.window = family.window(fields, config.layers)?;
         Ok(config)
     }
 
@@ -129,7 +162,40 @@ impl ModelConfig {
     /// Whether queries and keys are normalised by head.
     #[must_use]
     pub const fn qk_norm(&self) -> bool {
-        matches!(self.family, Family::Qwen3 | Family::Qwen3Moe)
+        matches!(self.family, Family::Gemma3Text | Family::Qwen3 | Family::Qwen3Moe)
+    }
+
+    /// Which projections of attention have a bias.
+    #[must_use]
+    pub const fn attention_bias(&self) -> AttentionBias {
+        match self.family {
+            Family::Qwen2 => AttentionBias::Qkv,
+            _ => AttentionBias::None,
+        }
+    }
+
+    /// Whether the weights of norms are stored less one, and the embedding is scaled by the root of
+    /// the hidden size.
+    #[must_use]
+    pub const fn gemma_norms(&self) -> bool {
+        matches!(self.family, Family::Gemma3Text)
+    }
+
+    /// What a dense gate goes through.
+    #[must_use]
+    pub const fn activation(&self) -> Activation {
+        match self.family {
+            Family::Gemma3Text => Activation::GeluTanh,
+            _ => Activation::Silu,
+        }
+    }
+
+    /// Positions that a row of layer `layer` attends to, or nothing where that is all of them.
+    #[must_use]
+    pub fn window_of(&self, layer: u64) -> Option<u64> {
+        let window = self.window.as_ref()?;
+        let slides = usize::try_from(layer).ok().and_then(|layer| window.layers.get(layer));
+        (slides == Some(&true)).then_some(window.positions)
     }
 
     fn check_sizes(&self) -> Result<(), ConfigError> {
@@ -151,7 +217,7 @@ impl ModelConfig {
             return size("num_experts_per_tok", moe.experts_per_token, reason);
         }
         let experts = self.moe.as_ref().map_or(0, |moe| u128::from(moe.experts));
-        let sources = u128::from(self.layers) * (12 + 3 * experts);
+        let sources = u128::from(self.layers) * (18 + 3 * experts);
         if sources > SOURCES_MAX {
             let reason = format!("the model would have {sources} sources, above {SOURCES_MAX}");
             return size("num_hidden_layers", self.layers, reason);
@@ -183,7 +249,7 @@ impl ModelConfig {
 }
 
 impl Moe {
-    fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
+    pub(super) fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
         Ok(Self {
             experts: fields.either_required_size(["num_experts", "num_local_experts"])?,
             experts_per_token: fields.required_size("num_experts_per_tok")?,
@@ -207,14 +273,4 @@ fn read_dtype(fields: Fields<'_>) -> Result<Dtype, ConfigError> {
         }),
         None => Err(fields.missing("dtype` or `torch_dtype")),
     }
-}
-
-/// Features of these families that would change what is computed.
-fn refuse_what_changes_the_forward(fields: Fields<'_>) -> Result<(), ConfigError> {
-    fields.only("hidden_act", &[json!("silu")])?;
-    fields.only("attention_bias", &[json!(false)])?;
-    fields.only("mlp_bias", &[json!(false)])?;
-    fields.only("use_sliding_window", &[json!(false)])?;
-    fields.only_all("layer_types", &json!("full_attention"))?;
-    fields.only("quantization_config", &[])
 }

@@ -55,26 +55,37 @@ pub(super) fn replicated(config: &ModelConfig, layer: u64, name: &str, shape: &[
 /// q, k and v, fused, and the output projection.
 pub(super) fn attention(config: &ModelConfig, layer: u64) -> Vec<Group> {
     let owner = format!("model.layers.{layer}.self_attn");
-    let ModelConfig { heads, kv_heads, head_dim, hidden_size, .. } = *config;
-    let mut groups = Vec::new();
+    let ModelConfig { heads, head_dim, hidden_size, .. } = *config;
+    let mut groups = fused_heads(config, &owner, "weight", &[hidden_size]);
+    let output = format!("{owner}.o_proj.weight");
+    let shape = [hidden_size, heads * head_dim];
+    groups.push(Group::plain(same_name(config, &output, &shape, Sharding::Row)));
+    groups
+}
+
+/// The biases of q, k and v, fused.
+pub(super) fn qkv_biases(config: &ModelConfig, layer: u64) -> Vec<Group> {
+    fused_heads(config, &format!("model.layers.{layer}.self_attn"), "bias", &[])
+}
+
+/// The parameter `kind` of q, k and v, fused by heads; rows have this shape.
+fn fused_heads(config: &ModelConfig, owner: &str, kind: &str, row: &[u64]) -> Vec<Group> {
+    let ModelConfig { heads, kv_heads, head_dim, .. } = *config;
     let parts = [
         ("q_proj", HeadRole::Q, heads),
         ("k_proj", HeadRole::K, kv_heads),
         ("v_proj", HeadRole::V, kv_heads),
     ];
-    for (name, role, own) in parts {
-        groups.push(Group::plain(rule(
+    let group = |(name, role, own): (&str, HeadRole, u64)| {
+        Group::plain(rule(
             config,
-            format!("{owner}.{name}.weight"),
-            &[own * head_dim, hidden_size],
-            format!("{owner}.qkv_proj.weight"),
+            format!("{owner}.{name}.{kind}"),
+            &[&[own * head_dim], row].concat(),
+            format!("{owner}.qkv_proj.{kind}"),
             Sharding::Heads { role, heads, kv_heads, head_dim },
-        )));
-    }
-    let output = format!("{owner}.o_proj.weight");
-    let shape = [hidden_size, heads * head_dim];
-    groups.push(Group::plain(same_name(config, &output, &shape, Sharding::Row)));
-    groups
+        ))
+    };
+    parts.map(group).to_vec()
 }
 
 /// A dense gated MLP.

@@ -124,6 +124,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A size under one of two names, if it is there.
+    pub(super) fn either_size(self, names: [&'static str; 2]) -> Result<Option<u64>, ConfigError> {
+        match self.either(names)? {
+            Some((name, _)) => self.size(name),
+            None => Ok(None),
+        }
+    }
+
     /// A positive finite number.
     pub(super) fn positive(self, name: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
@@ -154,6 +162,18 @@ impl<'a> Fields<'a> {
             item.as_u64().ok_or_else(|| self.wrong_kind(name, "a list of indices", item))
         };
         items.iter().map(index).collect()
+    }
+
+    /// A list of texts, if it is there.
+    pub(super) fn texts(self, name: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let Value::Array(items) = value else {
+            return Err(self.wrong_kind(name, "a list", value));
+        };
+        let text = |item: &'a Value| {
+            item.as_str().ok_or_else(|| self.wrong_kind(name, "a list of strings", item))
+        };
+        items.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
     pub(super) fn missing(self, name: &str) -> ConfigError {
@@ -194,11 +214,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The two objects that configurations nest; a path is for messages only.
+/// The objects that configurations nest; a path is for messages only.
 fn prefix(name: &str) -> &'static str {
     match name {
         "rope_parameters" => "rope_parameters.",
         "rope_scaling" => "rope_scaling.",
+        "full_attention" => "rope_parameters.full_attention.",
+        "sliding_attention" => "rope_parameters.sliding_attention.",
         _ => "",
     }
 }

@@ -6,23 +6,30 @@ mod catalogue;
 mod config;
 mod decoder;
 mod error;
+mod experts;
 mod fields;
+mod gemma3;
 mod llama;
+mod mixtral;
 mod outline;
+mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 pub(crate) use adapter::adapter_rank;
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
-pub use config::{ModelConfig, Moe};
+pub use config::{Activation, AttentionBias, ModelConfig, Moe};
 pub use error::ConfigError;
 pub use outline::Outline;
 pub use rope::{Rope, RopeScaling};
+pub use window::Window;
 
 use fields::Fields;
 
@@ -30,8 +37,14 @@ use fields::Fields;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
+    /// Gemma 3, text alone.
+    Gemma3Text,
     /// Llama, with or without a tied head.
     Llama,
+    /// Mixtral: llama with experts.
+    Mixtral,
+    /// Qwen2, dense.
+    Qwen2,
     /// Qwen3, dense.
     Qwen3,
     /// Qwen3 with experts.
@@ -40,20 +53,28 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 3] = [Self::Llama, Self::Qwen3, Self::Qwen3Moe];
+    pub const ALL: [Self; 6] =
+        [Self::Gemma3Text, Self::Llama, Self::Mixtral, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
 
     /// The spelling of `config.json`.
     #[must_use]
     pub const fn model_type(self) -> &'static str {
         match self {
+            Self::Gemma3Text => "gemma3_text",
             Self::Llama => "llama",
+            Self::Mixtral => "mixtral",
+            Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe => "qwen3_moe",
         }
     }
 
-    const fn is_moe(self) -> bool {
-        matches!(self, Self::Qwen3Moe)
+    fn moe(self, fields: Fields<'_>) -> Result<Option<Moe>, ConfigError> {
+        match self {
+            Self::Gemma3Text | Self::Llama | Self::Qwen2 | Self::Qwen3 => Ok(None),
+            Self::Mixtral => mixtral::moe(fields).map(Some),
+            Self::Qwen3Moe => Moe::read(fields).map(Some),
+        }
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
@@ -71,21 +92,54 @@ impl Family {
     fn kv_heads(self, fields: Fields<'_>, heads: u64) -> Result<u64, ConfigError> {
         match self {
             Self::Llama => llama::kv_heads(fields, heads),
-            Self::Qwen3 | Self::Qwen3Moe => fields.required_size("num_key_value_heads"),
+            _ => fields.required_size("num_key_value_heads"),
         }
     }
 
     fn head_dim(self, fields: Fields<'_>, hidden: u64, heads: u64) -> Result<u64, ConfigError> {
         match self {
-            Self::Llama => llama::head_dim(fields, hidden, heads),
+            Self::Llama | Self::Mixtral | Self::Qwen2 => llama::head_dim(fields, hidden, heads),
             // The families' default changed between versions of transformers: none is assumed.
-            Self::Qwen3 | Self::Qwen3Moe => fields.required_size("head_dim"),
+            Self::Gemma3Text | Self::Qwen3 | Self::Qwen3Moe => fields.required_size("head_dim"),
         }
+    }
+
+    /// Rotary parameters, and those of layers that attend to all positions, if they have others.
+    fn ropes(self, fields: Fields<'_>) -> Result<(Rope, Option<Rope>), ConfigError> {
+        match self {
+            Self::Gemma3Text => gemma3::ropes(fields),
+            _ => Ok((Rope::read(fields)?, None)),
+        }
+    }
+
+    fn window(self, fields: Fields<'_>, layers: u64) -> Result<Option<Window>, ConfigError> {
+        match self {
+            Self::Gemma3Text => gemma3::window(fields, layers),
+            _ => Ok(None),
+        }
+    }
+
+    /// Refuses features of the family that would change what is computed.
+    fn refuse(self, fields: Fields<'_>) -> Result<(), ConfigError> {
+        match self {
+            Self::Gemma3Text => return gemma3::refuse(fields),
+            // No other field says whether it is used.
+            Self::Mixtral => fields.only("sliding_window", &[])?,
+            _ => {}
+        }
+        fields.only("hidden_act", &[json!("silu")])?;
+        fields.only("attention_bias", &[json!(false)])?;
+        fields.only("mlp_bias", &[json!(false)])?;
+        fields.only("use_sliding_window", &[json!(false)])?;
+        fields.only_all("layer_types", &json!("full_attention"))
     }
 
     fn layer(self, config: &ModelConfig, layer: u64) -> Vec<Group> {
         match self {
+            Self::Gemma3Text => gemma3::layer(config, layer),
             Self::Llama => llama::layer(config, layer),
+            Self::Mixtral => mixtral::layer(config, layer),
+            Self::Qwen2 => qwen2::layer(config, layer),
             Self::Qwen3 => qwen3::layer(config, layer),
             Self::Qwen3Moe => qwen3_moe::layer(config, layer),
         }

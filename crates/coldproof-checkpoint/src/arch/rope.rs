@@ -44,6 +44,17 @@ pub enum RopeScaling {
 
 impl Rope {
     pub(super) fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
+        Self::read_or(fields, DEFAULT_THETA)
+    }
+
+    /// The parameters of one kind of layers.
+    pub(super) fn of(fields: Fields<'_>) -> Result<Self, ConfigError> {
+        let theta = fields.positive("rope_theta")?.unwrap_or(DEFAULT_THETA);
+        Ok(Self { theta, scaling: RopeScaling::read(fields)? })
+    }
+
+    /// As [`Rope::read`], with the family's own base where the configuration names none.
+    pub(super) fn read_or(fields: Fields<'_>, usual: f64) -> Result<Self, ConfigError> {
         let outer_theta = fields.positive("rope_theta")?;
         let parameters = fields.object("rope_parameters")?;
         let scaling = fields.object("rope_scaling")?;
@@ -78,7 +89,7 @@ impl Rope {
             (Some(only), None) | (None, Some(only)) => RopeScaling::read(only)?,
             (None, None) => RopeScaling::Default,
         };
-        Ok(Self { theta: inner_theta.or(outer_theta).unwrap_or(DEFAULT_THETA), scaling })
+        Ok(Self { theta: inner_theta.or(outer_theta).unwrap_or(usual), scaling })
     }
 
     /// The `head_dim / 2` inverse frequencies, in radians a position, rounded once to f32.

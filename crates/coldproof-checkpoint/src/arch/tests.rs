@@ -52,13 +52,14 @@ fn refused(model_type: &str, fields: Value) -> String {
 
 #[test]
 fn both_spellings_are_one_model() {
-    for model_type in ["llama", "qwen3", "qwen3_moe"] {
+    for model_type in ["llama", "mixtral", "qwen2", "qwen3", "qwen3_moe"] {
         let new = parse(&new_spelling(model_type)).unwrap();
         assert_eq!(new, parse(&old_spelling(model_type)).unwrap());
         assert_eq!(new.family.model_type(), model_type);
         assert_eq!(new.dtype, Dtype::Bf16);
-        assert_eq!(new.moe.is_some(), model_type == "qwen3_moe");
-        assert_eq!(new.qk_norm(), model_type != "llama");
+        assert_eq!(new.moe.is_some(), ["mixtral", "qwen3_moe"].contains(&model_type));
+        assert_eq!(new.qk_norm(), model_type.starts_with("qwen3"));
+        assert_eq!(new.attention_bias() == AttentionBias::Qkv, model_type == "qwen2");
         let text = serde_json::to_string(&new).unwrap();
         assert_eq!(serde_json::from_str::<ModelConfig>(&text).unwrap(), new);
     }
@@ -83,9 +84,9 @@ fn what_is_not_computed_is_refused_by_name() {
     let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0});
     let cases = [
         (
-            json!({"model_type": "gpt_oss"}),
-            "the field `model_type` is `gpt_oss`, which is not supported (supported: `llama`, \
-             `qwen3`, `qwen3_moe`)",
+            json!({"model_type": "gpt2"}),
+            "the field `model_type` is `gpt2`, which is not supported (supported: \
+             `gemma3_text`, `llama`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
         ),
         (
             json!({"rope_parameters": yarn}),
@@ -136,6 +137,7 @@ fn what_is_not_computed_is_refused_by_name() {
     for (fields, message) in cases {
         assert_eq!(refused("qwen3", fields), message);
     }
+    assert!(refused("mixtral", json!({"sliding_window": 64})).contains("`sliding_window` is 64"));
 }
 
 #[test]
@@ -261,6 +263,68 @@ fn rotary_frequencies_are_those_of_transformers() {
     assert!(refused("llama", crossed).contains("must exceed low_freq_factor (4)"));
 }
 
+/// A gemma in the spelling of transformers 5, some fields replaced.
+fn gemma(fields: Value) -> Result<ModelConfig, ConfigError> {
+    let mut all = json!({
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": null, "sliding_window": 16,
+        "tie_word_embeddings": null, "query_pre_attn_scalar": 64,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    });
+    let Value::Object(fields) = fields else { panic!("an object") };
+    all.as_object_mut().unwrap().extend(fields);
+    with("gemma3_text", all)
+}
+
+#[test]
+fn a_gemma_is_the_same_in_both_spellings() {
+    let new = gemma(json!({})).unwrap();
+    assert!(new.tied && new.qk_norm() && new.gemma_norms());
+    assert_eq!(
+        (0..4).map(|layer| new.window_of(layer)).collect::<Vec<_>>(),
+        [Some(16), None, Some(16), None]
+    );
+    assert_eq!(new.query_scalar, 64.0);
+    assert_eq!((new.rope.theta, new.global_rope.as_ref().unwrap().theta), (1e4, 1e6));
+    let old = gemma(json!({
+        "layer_types": null, "sliding_window_pattern": 2, "rope_parameters": null,
+        "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }));
+    assert_eq!(old.unwrap(), new);
+    let usual =
+        json!({"layer_types": null, "rope_parameters": null, "query_pre_attn_scalar": null});
+    let usual = gemma(usual).unwrap();
+    assert_eq!((usual.query_scalar, usual.window_of(3)), (256.0, Some(16)));
+    let full = json!({"sliding_window": null, "layer_types": vec!["full_attention"; 4]});
+    assert_eq!(gemma(full).unwrap().window, None);
+}
+
+#[test]
+fn what_a_gemma_does_not_say_right_is_refused() {
+    let cases = [
+        (json!({"sliding_window": null}), "the field `sliding_window` is missing"),
+        (json!({"layer_types": ["full_attention"]}), "`layer_types` is 1 long: there are 4 layers"),
+        (json!({"layer_types": vec!["chunked_attention"; 4]}), "`chunked_attention`, which is not"),
+        (
+            json!({"final_logit_softcapping": 30.0}),
+            "`final_logit_softcapping` is 30.0, which is not",
+        ),
+        (json!({"hidden_activation": "silu"}), "`hidden_activation` is `silu`, which is not"),
+        (
+            json!({"rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "x"}}}),
+            "`rope_parameters.full_attention.rope_type` is `x`, which is not",
+        ),
+    ];
+    for (fields, part) in cases {
+        let message = gemma(fields.clone()).unwrap_err().to_string();
+        assert!(message.contains(part), "{fields}: {message}");
+    }
+}
+
 #[test]
 fn sparse_layers_follow_step_and_exceptions() {
     let sparse = |fields: Value| -> Vec<bool> {
@@ -307,6 +371,17 @@ fn rules_have_the_slots_and_cuts_of_the_table() {
         (down.slot.0.as_str(), down.shape.as_slice()),
         ("model.layers.1.mlp.experts.w2_weight", [6, 160, 64].as_slice())
     );
+    let biased = Catalogue::of(&parse(&new_spelling("qwen2")).unwrap());
+    let name = "model.layers.1.self_attn.v_proj.bias";
+    let bias = biased.all_rules().find(|rule| rule.source == name).unwrap();
+    assert_eq!(bias.slot.0, "model.layers.1.self_attn.qkv_proj.bias");
+    assert_eq!(bias.shape, [64]);
+    let mixtral = Catalogue::of(&parse(&new_spelling("mixtral")).unwrap());
+    let name = "model.layers.1.block_sparse_moe.experts.3.w3.weight";
+    let up = mixtral.all_rules().find(|rule| rule.source == name).unwrap();
+    assert_eq!(up.slot.0, "model.layers.1.block_sparse_moe.experts.w13_weight");
+    assert_eq!(up.shape, [272, 160], "an expert is as wide as the model says");
+    assert!(mixtral.groups.iter().all(|group| group.spellings.len() == 1));
     let order: Vec<&str> = catalogue.usual_rules().map(|rule| rule.source.as_str()).collect();
     assert_eq!(order[0], "model.embed_tokens.weight");
     assert_eq!(order[order.len() - 2..], ["model.norm.weight", "lm_head.weight"]);

@@ -16,8 +16,13 @@ fn every_fixture_opens_and_accounts_cleanly() {
         assert!(accounting.is_clean(), "{directory}: {accounting:?}");
         assert_eq!(accounting.matched.len(), checkpoint.tensors().len(), "{directory}");
         assert!(accounting.redundant_alias.is_empty());
-        assert_eq!(config.tied, family == "llama_tied");
-        assert_eq!(config.family.model_type(), family.trim_end_matches("_tied"));
+        assert_eq!(config.tied, ["gemma3", "llama_tied"].contains(&family));
+        let model_type = match family {
+            "gemma3" => "gemma3_text",
+            "llama_tied" => "llama",
+            other => other,
+        };
+        assert_eq!(config.family.model_type(), model_type);
         checkpoint.verify_unchanged().unwrap();
     }
 }

@@ -12,7 +12,7 @@ pub(crate) fn fixtures() -> Utf8PathBuf {
 
 /// All fixtures, as (family, directory).
 pub(crate) fn all_fixtures() -> Vec<(&'static str, Utf8PathBuf)> {
-    ["llama", "llama_tied", "qwen3", "qwen3_moe"]
+    ["gemma3", "llama", "llama_tied", "mixtral", "qwen2", "qwen3", "qwen3_moe"]
         .into_iter()
         .flat_map(|family| ["A", "B"].map(|side| (family, fixtures().join(family).join(side))))
         .collect()

@@ -49,6 +49,7 @@ impl Worker {
     fn kernel_facts(&self) -> Vec<Fact> {
         let kernel = |kind: &HookKind| match kind {
             HookKind::Rotary { .. } => "rope.f32_table".to_owned(),
+            HookKind::Normalizer { .. } => "embed.f32_scale".to_owned(),
             HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
             HookKind::Widen { .. } => "rms_norm_f32".to_owned(),

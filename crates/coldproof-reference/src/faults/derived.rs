@@ -18,7 +18,11 @@ pub(crate) fn widen_norm(
     let (address, count) =
         (worker.slots.address(weight)?, worker.slots[weight].spec.elements() as usize);
     let narrow = worker.device.view::<bf16>(address, count)?;
-    let wide: Vec<f32> = narrow.iter().map(|value| value.to_f32()).collect();
+    let less_one = worker.dims.gemma_norms;
+    let whole = |value: &bf16| {
+        if less_one { 1.0 + value.to_f32() } else { value.to_f32() }
+    };
+    let wide: Vec<f32> = narrow.iter().map(whole).collect();
     let wide: &[u8] = bytemuck::cast_slice(&wide);
     let name = worker.slots[widened].spec.name.0.clone();
     match (worker.fault_on(FaultId::F2_01, &name), worker.slots[widened].storage) {

@@ -17,6 +17,6 @@ pub(crate) fn restore_rotary(worker: &mut Worker, table: SlotId) -> Result<(), F
     worker.device.free(never_written.storage)?;
     match variant {
         Variant::Faulty => Ok(()),
-        Variant::Twin => worker.compute_rotary(table),
+        Variant::Twin => worker.compute_rotary(table, false),
     }
 }

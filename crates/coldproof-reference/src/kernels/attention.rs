@@ -13,7 +13,8 @@ use crate::device::DeviceError;
 /// Multiplications from which rows are spread over threads.
 const PARALLEL_WORK: usize = 1 << 18;
 
-/// Attention of each row over positions `0..=position` of its sequence, in ascending order. Query
+/// Attention of each row over positions `0..=position` of its sequence, or the last of them, in
+/// ascending order. Query
 /// head `h` reads key head `h / (q_heads / kv_heads)`.
 #[derive(Clone, Debug)]
 pub struct PagedAttention {
@@ -29,6 +30,8 @@ pub struct PagedAttention {
     pub q_heads: usize,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Positions that a row attends to, its own among them; nothing where that is all of them.
+    pub window: Option<usize>,
 }
 
 /// The keys and values of one sequence's blocks, in order of position.
@@ -99,15 +102,16 @@ impl PagedAttention {
         let blocks = self.blocks(context, row, length)?;
         let group = self.q_heads / self.paging.kv_heads;
         let heads = q.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)).enumerate();
-        let mut scores = vec![0.0; length];
+        let first = self.window.map_or(0, |window| length.saturating_sub(window));
+        let mut scores = vec![0.0; length - first];
         for (head, (q, y)) in heads {
             let kv_head = head / group;
-            for (position, score) in scores.iter_mut().enumerate() {
+            for (position, score) in (first..).zip(scores.iter_mut()) {
                 let key = self.vector(&blocks.keys, position, kv_head);
                 *score = dot(q, key) * self.scale;
             }
             softmax(&mut scores);
-            for (position, &score) in scores.iter().enumerate() {
+            for (position, &score) in (first..).zip(&scores) {
                 let value = self.vector(&blocks.values, position, kv_head);
                 y.iter_mut().zip(value).for_each(|(y, value)| *y += score * value);
             }

@@ -9,11 +9,13 @@
 
 mod args;
 mod attention;
+mod bias;
 mod collectives;
 mod context;
 mod elementwise;
 mod embed;
 mod experts;
+mod gelu;
 mod kv;
 mod linear;
 mod linear_permuted;
@@ -21,14 +23,17 @@ mod matmul;
 mod norm;
 mod rope;
 mod router;
+mod scale;
 
 use coldproof_contract::evidence::ArgFact;
 
 pub use attention::PagedAttention;
+pub use bias::AddBias;
 pub use collectives::{AllReduce, Gather, SelectRows};
 pub use elementwise::{Add, Copy, SiluMul};
 pub use embed::Embed;
 pub use experts::{ExpertLinear, ExpertStage, MoeCombine};
+pub use gelu::GeluMul;
 pub use kv::{KvWrite, Paging, Tables};
 pub use linear::Linear;
 pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
@@ -36,6 +41,7 @@ pub use matmul::PANEL_COLUMNS;
 pub use norm::{NormWeight, RmsNorm};
 pub use rope::Rope;
 pub use router::RouterTopK;
+pub use scale::Scale;
 
 pub(crate) use context::Context;
 
@@ -66,6 +72,8 @@ pub enum Kernel {
     Linear(Linear),
     /// Matrix product with permuted columns and a workspace of locks.
     LinearPermuted(LinearPermuted),
+    /// A bias onto a product.
+    AddBias(AddBias),
     /// Norms of q and k, and rotary embedding.
     Rope(Rope),
     /// Keys and values into the paged cache.
@@ -74,6 +82,10 @@ pub enum Kernel {
     PagedAttention(PagedAttention),
     /// `silu(gate) * up`.
     SiluMul(SiluMul),
+    /// `gelu(gate) * up`.
+    GeluMul(GeluMul),
+    /// One factor for all elements.
+    Scale(Scale),
     /// Sum of two.
     Add(Add),
     /// Bytes from one place to another.
@@ -120,10 +132,13 @@ impl Kernel {
             Self::RmsNorm(op) => op,
             Self::Linear(op) => op,
             Self::LinearPermuted(op) => op,
+            Self::AddBias(op) => op,
             Self::Rope(op) => op,
             Self::KvWrite(op) => op,
             Self::PagedAttention(op) => op,
             Self::SiluMul(op) => op,
+            Self::GeluMul(op) => op,
+            Self::Scale(op) => op,
             Self::Add(op) => op,
             Self::Copy(op) => op,
             Self::RouterTopK(op) => op,
@@ -152,10 +167,13 @@ kernel_from!(
     RmsNorm,
     Linear,
     LinearPermuted,
+    AddBias,
     Rope,
     KvWrite,
     PagedAttention,
     SiluMul,
+    GeluMul,
+    Scale,
     Add,
     Copy,
     RouterTopK,

@@ -13,6 +13,8 @@ use crate::device::DeviceError;
 pub enum NormWeight {
     /// BF16 `[hidden]`.
     Bf16(Address),
+    /// BF16 `[hidden]`, stored less one.
+    LessOne(Address),
     /// F32 `[hidden]`.
     F32(Address),
 }
@@ -38,17 +40,17 @@ impl Op for RmsNorm {
     fn name(&self) -> &'static str {
         match self.weight {
             NormWeight::Bf16(_) => "rms_norm",
+            NormWeight::LessOne(_) => "rms_norm_less_one",
             NormWeight::F32(_) => "rms_norm_f32",
         }
     }
 
     fn args(&self) -> Vec<ArgFact> {
         let args = Args::default().read(self.x, &[self.m, self.hidden], WORD_BYTES);
-        let args = match self.weight {
-            NormWeight::Bf16(address) => args.read(address, &[self.hidden], BF16_BYTES),
-            NormWeight::F32(address) => args.read(address, &[self.hidden], WORD_BYTES),
-        };
-        args.write(self.y, &[self.m, self.hidden], WORD_BYTES).done()
+        self.weight
+            .read_by(args, self.hidden)
+            .write(self.y, &[self.m, self.hidden], WORD_BYTES)
+            .done()
     }
 
     fn rows(&self) -> usize {
@@ -66,6 +68,16 @@ impl Op for RmsNorm {
 }
 
 impl NormWeight {
+    /// Adds the weight to what a kernel reads.
+    pub(super) fn read_by(self, args: Args, hidden: usize) -> Args {
+        match self {
+            Self::Bf16(address) | Self::LessOne(address) => {
+                args.read(address, &[hidden], BF16_BYTES)
+            }
+            Self::F32(address) => args.read(address, &[hidden], WORD_BYTES),
+        }
+    }
+
     /// The weight in registers: one vector, not a matrix.
     pub(super) fn widened(
         self,
@@ -75,6 +87,9 @@ impl NormWeight {
         Ok(match self {
             Self::Bf16(address) => {
                 context.bf16s(address, &[hidden])?.iter().map(|w| w.to_f32()).collect()
+            }
+            Self::LessOne(address) => {
+                context.bf16s(address, &[hidden])?.iter().map(|w| 1.0 + w.to_f32()).collect()
             }
             Self::F32(address) => context.f32s(address, &[hidden])?.to_vec(),
         })

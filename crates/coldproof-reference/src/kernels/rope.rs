@@ -3,7 +3,7 @@
 use coldproof_contract::evidence::ArgFact;
 use coldproof_contract::words::Address;
 
-use super::args::{Args, BF16_BYTES, WORD_BYTES};
+use super::args::{Args, WORD_BYTES};
 use super::context::element;
 use super::norm::{NormWeight, normalise};
 use super::{Context, Op};
@@ -20,10 +20,10 @@ pub struct Rope {
     pub positions: Address,
     /// F32 `[max_positions, head_dim]`: the cosines of a position, then its sines.
     pub table: Address,
-    /// BF16 `[head_dim]`, norm of each q head before the rotation.
-    pub q_norm: Option<Address>,
-    /// BF16 `[head_dim]`, norm of each k head before the rotation.
-    pub k_norm: Option<Address>,
+    /// `[head_dim]`, norm of each q head before the rotation.
+    pub q_norm: Option<NormWeight>,
+    /// `[head_dim]`, norm of each k head before the rotation.
+    pub k_norm: Option<NormWeight>,
     /// Rows (tokens).
     pub m: usize,
     /// Query heads on this rank.
@@ -48,8 +48,8 @@ impl Op for Rope {
             .update(self.qkv, &[self.m, self.width()], WORD_BYTES)
             .read(self.positions, &[self.m], WORD_BYTES)
             .read(self.table, &[self.max_positions, self.head_dim], WORD_BYTES);
-        for address in [self.q_norm, self.k_norm].into_iter().flatten() {
-            args = args.read(address, &[self.head_dim], BF16_BYTES);
+        for weight in [self.q_norm, self.k_norm].into_iter().flatten() {
+            args = weight.read_by(args, self.head_dim);
         }
         args.done()
     }
@@ -63,9 +63,8 @@ impl Op for Rope {
         context.assert(self.head_dim.is_multiple_of(2), || {
             format!("head_dim {} is odd; rotary embedding pairs elements", self.head_dim)
         })?;
-        let norm = |weight: Option<Address>| {
-            let widened = |address| NormWeight::Bf16(address).widened(context, self.head_dim);
-            weight.map(widened).transpose()
+        let norm = |weight: Option<NormWeight>| {
+            weight.map(|weight| weight.widened(context, self.head_dim)).transpose()
         };
         let (q_norm, k_norm) = (norm(self.q_norm)?, norm(self.k_norm)?);
         let mut qkv = context.f32s(self.qkv, &[self.m, self.width()])?.to_vec();

@@ -1,10 +1,12 @@
 //! Grouped-query attention over a paged cache, with a permuted output projection.
 
+use coldproof_checkpoint::arch::AttentionBias;
 use coldproof_contract::words::{Address, Dtype, Packing, Policy, SlotKind, SlotName};
 
+use super::norm::stored;
 use super::{Forward, LayerError};
 use crate::arena::Region;
-use crate::kernels::{KvWrite, LinearPermuted, PagedAttention, Rope, WORKSPACE_LOCKS};
+use crate::kernels::{AddBias, KvWrite, LinearPermuted, PagedAttention, Rope, WORKSPACE_LOCKS};
 use crate::loader::{HeadPart, HookKind, Target};
 use crate::models::{Builder, Dims};
 use crate::slots::{SlotId, SlotSpec};
@@ -30,33 +32,27 @@ struct OutputKernel {
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
     qkv: SlotId,
+    qkv_bias: Option<SlotId>,
     q_norm: Option<SlotId>,
     k_norm: Option<SlotId>,
     output: OutputKernel,
     cache: SlotId,
     query_heads: u64,
     kv_heads: u64,
+    window: Option<u64>,
 }
 
 impl Attention {
-    /// The projections under `{path}.self_attn`.
-    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str, norms: HeadNorms) -> Self {
-        let path = format!("{path}.self_attn");
+    /// The attention of this layer.
+    pub(crate) fn declare(builder: &mut Builder<'_>, layer: u64, norms: HeadNorms) -> Self {
+        let path = format!("model.layers.{layer}.self_attn");
         let heads = builder.dims.heads();
         let (_, query_heads) = builder.shard.heads(heads.query);
         let (_, kv_heads) = builder.shard.heads(heads.key_value);
         let hidden = builder.dims.hidden;
-        let rows = (query_heads + 2 * kv_heads) * heads.dim;
-        let qkv = builder.parameter(&format!("{path}.qkv_proj.weight"), &[rows, hidden]);
-        for (source, part, count) in [
-            ("q_proj", HeadPart::Query, heads.query),
-            ("k_proj", HeadPart::Key, heads.key_value),
-            ("v_proj", HeadPart::Value, heads.key_value),
-        ] {
-            let shape = [count * heads.dim, hidden];
-            let source = format!("{path}.{source}.weight");
-            builder.sharded(source, &shape, qkv, Target::Heads(part));
-        }
+        let qkv = fused_heads(builder, &path, "weight", &[hidden]);
+        let biased = builder.dims.attention_bias != AttentionBias::None;
+        let qkv_bias = biased.then(|| fused_heads(builder, &path, "bias", &[]));
         let mut norm = |name: &str| {
             let name = format!("{path}.{name}.weight");
             (norms == HeadNorms::QueryAndKey).then(|| builder.replicated(&name, &[heads.dim]))
@@ -64,13 +60,20 @@ impl Attention {
         let (q_norm, k_norm) = (norm("q_norm"), norm("k_norm"));
         Self {
             qkv,
+            qkv_bias,
             q_norm,
             k_norm,
             output: OutputKernel::declare(builder, &format!("{path}.o_proj")),
             cache: declare_cache(builder, &path, kv_heads),
             query_heads,
             kv_heads,
+            window: builder.dims.window_of(layer),
         }
+    }
+
+    /// Whether a row attends to all positions before it.
+    pub(crate) const fn is_global(&self) -> bool {
+        self.window.is_none()
     }
 
     /// The layer's output, complete over the ranks.
@@ -85,8 +88,12 @@ impl Attention {
         let (q_heads, kv_heads) = (self.query_heads as usize, self.kv_heads as usize);
         let width = (q_heads + 2 * kv_heads) * head_dim;
         let qkv = forward.column_parallel(self.qkv, (x, hidden), (width, "qkv"), m)?;
-        let address = |id: Option<SlotId>| id.map(|id| forward.slots.address(id)).transpose();
-        let (q_norm, k_norm) = (address(self.q_norm)?, address(self.k_norm)?);
+        if let Some(bias) = self.qkv_bias {
+            let bias = forward.slots.address(bias)?;
+            forward.launch(AddBias { y: qkv, bias, m, n: width })?;
+        }
+        let norm = |id: Option<SlotId>| id.map(|id| stored(forward, id)).transpose();
+        let (q_norm, k_norm) = (norm(self.q_norm)?, norm(self.k_norm)?);
         let (positions, max_positions) =
             (forward.batch.positions, forward.dims.max_positions as usize);
         forward.launch(Rope {
@@ -105,8 +112,9 @@ impl Attention {
         let paging = forward.paging(self.cache, self.kv_heads)?;
         forward.launch(KvWrite { qkv, paging, m, q_heads })?;
         let y = forward.buffer(m, q_heads * head_dim, "attended")?;
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale })?;
+        let scale = forward.dims.score_scale;
+        let window = self.window.map(|window| window as usize);
+        forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window })?;
         self.output.forward(forward, y, q_heads * head_dim)
     }
 }
@@ -152,6 +160,24 @@ impl OutputKernel {
         forward.all_reduce(y, m)?;
         Ok(y)
     }
+}
+
+/// The parameter `kind` of q, k and v in one slot; rows have this shape.
+fn fused_heads(builder: &mut Builder<'_>, path: &str, kind: &str, row: &[u64]) -> SlotId {
+    let heads = builder.dims.heads();
+    let (_, query_heads) = builder.shard.heads(heads.query);
+    let (_, kv_heads) = builder.shard.heads(heads.key_value);
+    let rows = (query_heads + 2 * kv_heads) * heads.dim;
+    let slot = builder.parameter(&format!("{path}.qkv_proj.{kind}"), &[&[rows], row].concat());
+    for (source, part, count) in [
+        ("q_proj", HeadPart::Query, heads.query),
+        ("k_proj", HeadPart::Key, heads.key_value),
+        ("v_proj", HeadPart::Value, heads.key_value),
+    ] {
+        let shape = [&[count * heads.dim], row].concat();
+        builder.sharded(format!("{path}.{source}.{kind}"), &shape, slot, Target::Heads(part));
+    }
+    slot
 }
 
 fn declare_cache(builder: &mut Builder<'_>, path: &str, kv_heads: u64) -> SlotId {

@@ -1,26 +1,29 @@
 //! The vocabulary at both ends: embedding and output projection, cut by rows over the ranks.
 
-use coldproof_contract::words::{Address, SlotName};
+use coldproof_contract::words::{Address, Dtype, Policy, SlotKind, SlotName};
 
 use super::{Forward, LayerError};
-use crate::kernels::{Embed, Gather, SelectRows};
-use crate::loader::Target;
+use crate::kernels::{Embed, Gather, Scale, SelectRows};
+use crate::loader::{HookKind, Target};
 use crate::models::Builder;
-use crate::slots::SlotId;
+use crate::slots::{SlotId, SlotSpec};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// The embedding table.
+/// The embedding table, and the factor of its rows where the family has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Embedding {
     weight: SlotId,
+    normalizer: Option<SlotId>,
 }
 
 impl Embedding {
     /// A table with its source.
     pub(crate) fn declare(builder: &mut Builder<'_>) -> Self {
-        Self { weight: table(builder, EMBEDDING) }
+        let weight = table(builder, EMBEDDING);
+        let scaled = builder.dims.normalizer.is_some();
+        Self { weight, normalizer: scaled.then(|| declare_normalizer(builder)) }
     }
 
     /// The residual stream of the batch's tokens.
@@ -31,6 +34,10 @@ impl Embedding {
         let y = forward.buffer(m, hidden, "residual")?;
         forward.launch(Embed { ids, table, y, m, hidden, shard_rows })?;
         forward.launch(SelectRows { ids, y, m, hidden, shard_rows })?;
+        if let Some(normalizer) = self.normalizer {
+            let factor = forward.slots.address(normalizer)?;
+            forward.launch(Scale { y, factor, m, width: hidden })?;
+        }
         Ok(y)
     }
 }
@@ -68,6 +75,15 @@ impl Head {
         forward.launch(Gather { x: own, y, m: rows, shard, total: vocabulary as usize })?;
         Ok(y)
     }
+}
+
+/// A buffer that no checkpoint has: it is made with the model and never loaded.
+fn declare_normalizer(builder: &mut Builder<'_>) -> SlotId {
+    let (name, kind) = ("model.normalizer".to_owned(), SlotKind::Buffer);
+    let spec = SlotSpec::unsourced(name, kind, Dtype::F32, &[1], Policy::Preserve);
+    let buffer = builder.slots.declare(spec);
+    builder.hook("model", HookKind::Normalizer { buffer });
+    buffer
 }
 
 fn table(builder: &mut Builder<'_>, name: &str) -> SlotId {

@@ -1,9 +1,10 @@
-//! A gated projection: `down(silu(gate(x)) * up(x))`.
+//! A gated projection: `down(activation(gate(x)) * up(x))`.
 
+use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::words::Address;
 
 use super::{Forward, LayerError};
-use crate::kernels::{Linear, SiluMul};
+use crate::kernels::{GeluMul, Kernel, Linear, SiluMul};
 use crate::loader::{Half, Target};
 use crate::models::{Builder, Dims};
 use crate::slots::SlotId;
@@ -43,7 +44,11 @@ impl Mlp {
         let gate_up =
             forward.column_parallel(self.gate_up, (x, hidden), (2 * width, "gate_up"), m)?;
         let inner = forward.buffer(m, width, "inner")?;
-        forward.launch(SiluMul { gate_up, y: inner, m, width })?;
+        let kernel: Kernel = match forward.dims.activation {
+            Activation::Silu => SiluMul { gate_up, y: inner, m, width }.into(),
+            Activation::GeluTanh => GeluMul { gate_up, y: inner, m, width }.into(),
+        };
+        forward.launch(kernel)?;
         let w = forward.slots.address(self.down)?;
         let y = forward.buffer(m, hidden, "fed")?;
         let blocks = Dims::row_blocks(forward.shard);

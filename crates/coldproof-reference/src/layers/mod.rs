@@ -11,7 +11,7 @@ pub(crate) use attention::{Attention, HeadNorms};
 pub(crate) use embedding::{Embedding, Head};
 pub(crate) use forward::{Batch, Forward};
 pub(crate) use mlp::Mlp;
-pub(crate) use moe::Moe;
+pub(crate) use moe::{ExpertNames, Moe};
 pub(crate) use norm::{FinalNorm, Norm};
 
 /// What a layer reports: its device died, or a slot has no storage.

@@ -8,6 +8,17 @@ use crate::loader::{Half, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
 use crate::slots::SlotId;
 
+/// What a family calls its experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertNames {
+    /// The module of router and experts in a layer.
+    pub(crate) module: &'static str,
+    /// Gate, up and down projection of one expert.
+    pub(crate) parts: [&'static str; 3],
+    /// Whether all experts may come in one source.
+    pub(crate) fused: bool,
+}
+
 /// A router and its experts.
 #[derive(Clone, Debug)]
 pub(crate) struct Moe {
@@ -18,19 +29,25 @@ pub(crate) struct Moe {
 }
 
 impl Moe {
-    /// Router and experts under `{path}.mlp`.
-    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str, experts: &Experts) -> Self {
+    /// Router and experts of the layer at `path`.
+    pub(crate) fn declare(
+        builder: &mut Builder<'_>,
+        path: &str,
+        experts: &Experts,
+        names: ExpertNames,
+    ) -> Self {
+        let path = format!("{path}.{}", names.module);
         let hidden = builder.dims.hidden;
         let local = experts.intermediate / builder.shard.ranks;
-        let router = format!("{path}.mlp.gate.weight");
+        let router = format!("{path}.gate.weight");
         let router = builder.replicated(&router, &[experts.count, hidden]);
-        let layer = format!("{path}.mlp.experts");
+        let layer = format!("{path}.experts");
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
         let w13 = [experts.count, 2 * local, hidden];
         let w13 = builder.packed(&format!("{layer}.w13_weight"), &w13, panels());
         let w2 = [experts.count, hidden, local];
         let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
-        declare_sources(builder, &layer, experts, (w13, w2));
+        declare_sources(builder, &layer, experts, names, (w13, w2));
         builder.hook(&layer, HookKind::Experts { w13, w2 });
         Self { router, w13, w2, experts: experts.clone() }
     }
@@ -104,25 +121,30 @@ impl Moe {
     }
 }
 
-/// Both spellings of expert weights: one source a projection and expert, or one for all experts.
+/// One source a projection and expert, and, where the family has it, one for all experts.
 fn declare_sources(
     builder: &mut Builder<'_>,
     layer: &str,
     experts: &Experts,
+    names: ExpertNames,
     (w13, w2): (SlotId, SlotId),
 ) {
     let (inner, hidden, shard) = (experts.intermediate, builder.dims.hidden, builder.shard);
+    let [gate, up, down_name] = names.parts;
     let catalogue = &mut builder.catalogue;
     let (mut gate_up, mut down): (Vec<PartId>, Vec<PartId>) = (Vec::new(), Vec::new());
     for expert in 0..experts.count {
-        for (source, half) in [("gate_proj", Half::Gate), ("up_proj", Half::Up)] {
+        for (source, half) in [(gate, Half::Gate), (up, Half::Up)] {
             let name = format!("{layer}.{expert}.{source}.weight");
             let target = Target::ExpertGateUp { expert, half };
             gate_up.push(catalogue.add(name, &[inner, hidden], w13, target, shard));
         }
-        let name = format!("{layer}.{expert}.down_proj.weight");
+        let name = format!("{layer}.{expert}.{down_name}.weight");
         let target = Target::ExpertRow { expert };
         down.push(catalogue.add(name, &[hidden, inner], w2, target, shard));
+    }
+    if !names.fused {
+        return;
     }
     let fused = |shape: [u64; 3], slot, target, parts| Source {
         shape: shape.to_vec(),

@@ -26,7 +26,7 @@ impl Norm {
         forward: &mut Forward<'_>,
         x: Address,
     ) -> Result<Address, LayerError> {
-        let weight = NormWeight::Bf16(forward.slots.address(self.weight)?);
+        let weight = stored(forward, self.weight)?;
         launch(forward, x, weight, forward.batch.rows)
     }
 }
@@ -60,6 +60,16 @@ impl FinalNorm {
         let weight = NormWeight::F32(forward.slots.address(self.widened)?);
         launch(forward, x, weight, rows)
     }
+}
+
+/// A weight as checkpoints of this model store it.
+pub(super) fn stored(forward: &Forward<'_>, weight: SlotId) -> Result<NormWeight, LayerError> {
+    let address = forward.slots.address(weight)?;
+    Ok(if forward.dims.gemma_norms {
+        NormWeight::LessOne(address)
+    } else {
+        NormWeight::Bf16(address)
+    })
 }
 
 fn launch(

@@ -20,6 +20,13 @@ pub(crate) enum HookKind {
     Rotary {
         /// The table.
         table: SlotId,
+        /// Whether it is that of layers that attend to all positions and have their own.
+        global: bool,
+    },
+    /// Writes the embedding's factor, where it is not there yet or was lost.
+    Normalizer {
+        /// The factor.
+        buffer: SlotId,
     },
     /// Orders the columns of a row-parallel weight by magnitude and clears the kernel's scratch.
     Permute {
@@ -37,7 +44,7 @@ pub(crate) enum HookKind {
         /// Down.
         w2: SlotId,
     },
-    /// Widens a norm's weight to f32.
+    /// Widens a norm's weight to f32, whole where it is stored less one.
     Widen {
         /// The weight.
         weight: SlotId,
@@ -110,7 +117,8 @@ impl Worker {
 
     fn process(&mut self, kind: &HookKind, generation: Generation) -> Result<(), Failure> {
         match *kind {
-            HookKind::Rotary { table } => self.process_rotary(table, generation),
+            HookKind::Rotary { table, global } => self.process_rotary(table, global, generation),
+            HookKind::Normalizer { buffer } => self.process_normalizer(buffer, generation),
             HookKind::Permute { weight, permutation, workspace } => {
                 self.order_columns(weight, permutation)?;
                 self.slots[permutation].epoch = generation;
@@ -131,18 +139,37 @@ impl Worker {
         }
     }
 
-    fn process_rotary(&mut self, table: SlotId, generation: Generation) -> Result<(), Failure> {
+    fn process_rotary(
+        &mut self,
+        table: SlotId,
+        global: bool,
+        generation: Generation,
+    ) -> Result<(), Failure> {
         if self.slots[table].storage.is_none() || self.lost {
-            self.compute_rotary(table)?;
+            self.compute_rotary(table, global)?;
             self.slots[table].epoch = generation;
         }
         faults::restore_rotary(self, table)
     }
 
-    /// Computes the rotary table in place.
-    pub(crate) fn compute_rotary(&mut self, table: SlotId) -> Result<(), Failure> {
+    fn process_normalizer(
+        &mut self,
+        buffer: SlotId,
+        generation: Generation,
+    ) -> Result<(), Failure> {
+        if self.slots[buffer].storage.is_none() || self.lost {
+            let address = bind(&mut self.device, &mut self.slots, buffer)?;
+            let factor = self.dims.normalizer.unwrap_or(1.0);
+            self.device.write(address, bytemuck::bytes_of(&factor))?;
+            self.slots[buffer].epoch = generation;
+        }
+        Ok(())
+    }
+
+    /// Computes a rotary table in place.
+    pub(crate) fn compute_rotary(&mut self, table: SlotId, global: bool) -> Result<(), Failure> {
         let address = bind(&mut self.device, &mut self.slots, table)?;
-        let values = rotary_table(&self.dims.inverse_frequencies, self.dims.max_positions);
+        let values = rotary_table(self.dims.frequencies(global), self.dims.max_positions);
         Ok(self.device.write(address, bytemuck::cast_slice(&values))?)
     }
 

@@ -1,9 +1,12 @@
-//! A pre-norm decoder: what the families have in common.
+//! A decoder: what the families have in common.
 
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
 use super::Builder;
-use crate::layers::{Attention, Embedding, FinalNorm, Forward, Head, LayerError, Mlp, Moe, Norm};
+use crate::layers::{
+    Attention, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms, LayerError, Mlp, Moe,
+    Norm,
+};
 use crate::loader::HookKind;
 use crate::slots::{SlotId, SlotSpec};
 
@@ -16,17 +19,58 @@ pub(crate) enum FeedForward {
     Experts(Moe),
 }
 
+impl FeedForward {
+    /// One gated projection.
+    pub(crate) fn dense(builder: &mut Builder<'_>, layer: u64) -> Self {
+        Self::Dense(Mlp::declare(builder, &format!("model.layers.{layer}")))
+    }
+
+    /// Experts where this layer has them, else one gated projection.
+    pub(crate) fn experts(builder: &mut Builder<'_>, layer: u64, names: ExpertNames) -> Self {
+        let path = format!("model.layers.{layer}");
+        let experts = builder.dims.experts.clone();
+        match experts.filter(|experts| experts.layers.get(layer as usize) == Some(&true)) {
+            Some(experts) => Self::Experts(Moe::declare(builder, &path, &experts, names)),
+            None => Self::dense(builder, layer),
+        }
+    }
+}
+
 /// One decoder layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// Before attention.
     pub(crate) input_norm: Norm,
+    /// After attention, before it is added.
+    pub(crate) attended_norm: Option<Norm>,
     /// Attention over the paged cache.
     pub(crate) attention: Attention,
     /// Before the second half.
     pub(crate) post_norm: Norm,
     /// The second half.
     pub(crate) feed_forward: FeedForward,
+    /// After the second half, before it is added.
+    pub(crate) fed_norm: Option<Norm>,
+}
+
+impl Block {
+    /// A layer that norms what goes into its halves alone.
+    pub(crate) fn pre_norm(
+        builder: &mut Builder<'_>,
+        layer: u64,
+        norms: HeadNorms,
+        feed_forward: impl Fn(&mut Builder<'_>) -> FeedForward,
+    ) -> Self {
+        let path = format!("model.layers.{layer}");
+        Self {
+            input_norm: Norm::declare(builder, &format!("{path}.input_layernorm")),
+            attention: Attention::declare(builder, layer, norms),
+            attended_norm: None,
+            post_norm: Norm::declare(builder, &format!("{path}.post_attention_layernorm")),
+            feed_forward: feed_forward(builder),
+            fed_norm: None,
+        }
+    }
 }
 
 /// A whole decoder.
@@ -34,6 +78,7 @@ pub(crate) struct Block {
 pub(crate) struct Decoder {
     embedding: Embedding,
     rotary: SlotId,
+    global_rotary: Option<SlotId>,
     blocks: Vec<Block>,
     norm: FinalNorm,
     head: Head,
@@ -46,11 +91,13 @@ impl Decoder {
         block: impl Fn(&mut Builder<'_>, u64) -> Block,
     ) -> Self {
         let embedding = Embedding::declare(builder);
-        let rotary = declare_rotary(builder);
+        let rotary = declare_rotary(builder, "model.rotary_emb", false);
+        let own = builder.dims.global_frequencies.is_some();
+        let global_rotary = own.then(|| declare_rotary(builder, "model.rotary_emb_global", true));
         let blocks = (0..builder.dims.layers).map(|layer| block(builder, layer)).collect();
         let norm = FinalNorm::declare(builder);
         let head = Head::declare(builder, &embedding);
-        Self { embedding, rotary, blocks, norm, head }
+        Self { embedding, rotary, global_rotary, blocks, norm, head }
     }
 
     /// Logits, F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone.
@@ -59,10 +106,11 @@ impl Decoder {
         forward: &mut Forward<'_>,
         last_row_alone: bool,
     ) -> Result<Address, LayerError> {
-        let rotary = forward.slots.address(self.rotary)?;
         let residual = self.embedding.forward(forward)?;
         for block in &self.blocks {
             let kept = forward.mark();
+            let global = self.global_rotary.filter(|_| block.attention.is_global());
+            let rotary = forward.slots.address(global.unwrap_or(self.rotary))?;
             block.forward(forward, residual, rotary)?;
             forward.release(kept)?;
         }
@@ -83,25 +131,35 @@ impl Block {
     ) -> Result<(), LayerError> {
         let normed = self.input_norm.forward(forward, residual)?;
         let attended = self.attention.forward(forward, normed, rotary)?;
+        let attended = normed_by(self.attended_norm.as_ref(), forward, attended)?;
         forward.add(residual, attended)?;
         let normed = self.post_norm.forward(forward, residual)?;
         let fed = match &self.feed_forward {
             FeedForward::Dense(mlp) => mlp.forward(forward, normed)?,
             FeedForward::Experts(moe) => moe.forward(forward, normed)?,
         };
+        let fed = normed_by(self.fed_norm.as_ref(), forward, fed)?;
         forward.add(residual, fed)
     }
 }
 
-fn declare_rotary(builder: &mut Builder<'_>) -> SlotId {
+fn normed_by(
+    norm: Option<&Norm>,
+    forward: &mut Forward<'_>,
+    x: Address,
+) -> Result<Address, LayerError> {
+    norm.map_or(Ok(x), |norm| norm.forward(forward, x))
+}
+
+fn declare_rotary(builder: &mut Builder<'_>, owner: &str, global: bool) -> SlotId {
     let shape = [builder.dims.max_positions, builder.dims.head_dim];
     let table = builder.slots.declare(SlotSpec::unsourced(
-        "model.rotary_emb.cos_sin_cache".to_owned(),
+        format!("{owner}.cos_sin_cache"),
         SlotKind::Buffer,
         Dtype::F32,
         &shape,
         Policy::Preserve,
     ));
-    builder.hook("model.rotary_emb", HookKind::Rotary { table });
+    builder.hook(owner, HookKind::Rotary { table, global });
     table
 }

@@ -1,8 +1,8 @@
 //! The numbers of a model that its layers need.
 
-use coldproof_checkpoint::arch::{Family, ModelConfig};
+use coldproof_checkpoint::arch::{Activation, AttentionBias, Family, ModelConfig};
 
-use super::{Builder, Decoder, llama, qwen3, qwen3_moe};
+use super::{Builder, Decoder, gemma3, llama, mixtral, qwen2, qwen3, qwen3_moe};
 use crate::loader::{Heads, Shard};
 
 /// Blocks into which K is cut, whatever the number of ranks.
@@ -40,14 +40,28 @@ pub(crate) struct Dims {
     pub(crate) kv_heads: u64,
     /// Width of a head.
     pub(crate) head_dim: u64,
+    /// Which projections of attention have a bias.
+    pub(crate) attention_bias: AttentionBias,
     /// Tokens of the vocabulary.
     pub(crate) vocabulary: u64,
     /// Rows of the rotary table.
     pub(crate) max_positions: u64,
     /// Added to the mean of squares of a norm.
     pub(crate) eps: f32,
+    /// Whether the weights of norms are stored less one.
+    pub(crate) gemma_norms: bool,
+    /// Factor of the embedding's rows.
+    pub(crate) normalizer: Option<f32>,
+    /// What a dense gate goes through.
+    pub(crate) activation: Activation,
+    /// Factor of attention's scores.
+    pub(crate) score_scale: f32,
+    /// Positions that each layer attends to; nothing where that is all of them.
+    pub(crate) windows: Vec<Option<u64>>,
     /// Angles a position, one for each pair of elements of a head.
     pub(crate) inverse_frequencies: Vec<f32>,
+    /// The same for layers that attend to all positions, where some do and have their own.
+    pub(crate) global_frequencies: Option<Vec<f32>>,
     /// Whether the output projection is the embedding table.
     pub(crate) tied: bool,
     /// Experts, in a family that has them.
@@ -64,6 +78,8 @@ impl From<&ModelConfig> for Dims {
             renormalise: moe.norm_topk_prob,
             layers: (0..config.layers).map(sparse).collect(),
         });
+        let windows: Vec<_> = (0..config.layers).map(|layer| config.window_of(layer)).collect();
+        let global = config.global_rope.as_ref().filter(|_| windows.contains(&None));
         Self {
             family: config.family,
             hidden: config.hidden_size,
@@ -72,9 +88,16 @@ impl From<&ModelConfig> for Dims {
             query_heads: config.heads,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
+            attention_bias: config.attention_bias(),
             vocabulary: config.vocab_size,
             max_positions: config.max_positions,
             eps: config.rms_norm_eps as f32,
+            gemma_norms: config.gemma_norms(),
+            normalizer: config.gemma_norms().then(|| (config.hidden_size as f32).sqrt()),
+            activation: config.activation(),
+            score_scale: (1.0 / config.query_scalar.sqrt()) as f32,
+            windows,
+            global_frequencies: global.map(|rope| rope.inverse_frequencies(config.head_dim)),
             inverse_frequencies: config.rope.inverse_frequencies(config.head_dim),
             tied: config.tied,
             experts,
@@ -86,10 +109,24 @@ impl Dims {
     /// Declares the model of this family.
     pub(crate) fn declare(&self, builder: &mut Builder<'_>) -> Decoder {
         match self.family {
+            Family::Gemma3Text => gemma3::declare(builder),
             Family::Llama => llama::declare(builder),
+            Family::Mixtral => mixtral::declare(builder),
+            Family::Qwen2 => qwen2::declare(builder),
             Family::Qwen3 => qwen3::declare(builder),
             Family::Qwen3Moe => qwen3_moe::declare(builder),
         }
+    }
+
+    /// Positions that a row of layer `layer` attends to; nothing where that is all of them.
+    pub(crate) fn window_of(&self, layer: u64) -> Option<u64> {
+        self.windows.get(layer as usize).copied().flatten()
+    }
+
+    /// Angles a position of one kind of layers.
+    pub(crate) fn frequencies(&self, global: bool) -> &[f32] {
+        let own = self.global_frequencies.as_deref().filter(|_| global);
+        own.unwrap_or(&self.inverse_frequencies)
     }
 
     /// Heads of an attention layer.

@@ -1,17 +1,13 @@
 //! Llama: grouped-query attention with rotary embedding, and a gated projection.
 
 use super::{Block, Builder, Decoder, FeedForward};
-use crate::layers::{Attention, HeadNorms, Mlp, Norm};
+use crate::layers::HeadNorms;
 
 /// Declares a llama.
 pub(crate) fn declare(builder: &mut Builder<'_>) -> Decoder {
     Decoder::declare(builder, |builder, layer| {
-        let path = format!("model.layers.{layer}");
-        Block {
-            input_norm: Norm::declare(builder, &format!("{path}.input_layernorm")),
-            attention: Attention::declare(builder, &path, HeadNorms::None),
-            post_norm: Norm::declare(builder, &format!("{path}.post_attention_layernorm")),
-            feed_forward: FeedForward::Dense(Mlp::declare(builder, &path)),
-        }
+        Block::pre_norm(builder, layer, HeadNorms::None, |builder| {
+            FeedForward::dense(builder, layer)
+        })
     })
 }

@@ -3,7 +3,10 @@
 mod builder;
 mod decoder;
 mod dims;
+mod gemma3;
 mod llama;
+mod mixtral;
+mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 

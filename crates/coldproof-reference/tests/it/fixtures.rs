@@ -12,7 +12,8 @@ use coldproof_contract::words::{Address, Rank, SlotKind, Topology};
 use coldproof_reference::engine::{Engine, EngineConfig, EngineError, GenerateRequest, Mode};
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 4] = ["llama", "llama_tied", "qwen3", "qwen3_moe"];
+pub(crate) const MODELS: [&str; 7] =
+    ["gemma3", "llama", "llama_tied", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
 
 /// Bytes of every slot, by rank and name.
 pub(crate) type Memory = BTreeMap<(Rank, String), Vec<u8>>;

@@ -1,4 +1,4 @@
-//! The main job: three families and a tied one, one rank and several.
+//! The main job: every family and a tied one, one rank and several.
 
 use crate::support::{coldproof, findings, fixture, prove};
 
@@ -32,6 +32,12 @@ fn proves(family: &str, tp: &str) {
 }
 
 #[test]
+fn gemma3() {
+    proves("gemma3", "1");
+    proves("gemma3", "2");
+}
+
+#[test]
 fn llama() {
     proves("llama", "1");
     proves("llama", "2");
@@ -41,6 +47,18 @@ fn llama() {
 fn llama_tied() {
     proves("llama_tied", "1");
     proves("llama_tied", "2");
+}
+
+#[test]
+fn mixtral() {
+    proves("mixtral", "1");
+    proves("mixtral", "2");
+}
+
+#[test]
+fn qwen2() {
+    proves("qwen2", "1");
+    proves("qwen2", "2");
 }
 
 #[test]

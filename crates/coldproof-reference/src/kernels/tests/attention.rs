@@ -32,18 +32,31 @@ impl Sequence {
         self.qkv[first..first + HEAD].iter().map(|value| f64::from(*value)).collect()
     }
 
-    fn exact(&self, row: usize) -> Vec<f64> {
+    fn exact(&self, row: usize, window: Option<usize>) -> Vec<f64> {
         let group = self.q_heads / self.kv_heads;
-        (0..self.q_heads).flat_map(|head| self.exact_head(row, head, head / group)).collect()
+        (0..self.q_heads)
+            .flat_map(|head| self.exact_head(row, head, head / group, window))
+            .collect()
     }
 
-    fn exact_head(&self, row: usize, head: usize, kv_head: usize) -> Vec<f64> {
+    fn exact_head(
+        &self,
+        row: usize,
+        head: usize,
+        kv_head: usize,
+        window: Option<usize>,
+    ) -> Vec<f64> {
         let q = self.head(row, head);
         let score = |position: usize| {
             let key = self.head(position, self.q_heads + kv_head);
             q.iter().zip(&key).map(|(q, k)| q * k).sum::<f64>() / (HEAD as f64).sqrt()
         };
-        let shares: Vec<f64> = (0..=row).map(|position| score(position).exp()).collect();
+        let shares: Vec<f64> = (0..=row)
+            .map(|position| {
+                let hidden = window.is_some_and(|window| row - position >= window);
+                if hidden { 0.0 } else { score(position).exp() }
+            })
+            .collect();
         let total: f64 = shares.iter().sum();
         let mut y = vec![0.0; HEAD];
         for (position, share) in shares.iter().enumerate() {
@@ -85,7 +98,7 @@ fn setup(sequence: &Sequence, positions: &[i32], tables: &[i32], layout: Tables)
     let y = rig.room(m * q_heads * HEAD * 4);
     let scale = 1.0 / (HEAD as f32).sqrt();
     let write = KvWrite { qkv, paging, m, q_heads };
-    let attend = PagedAttention { qkv, paging, y, m, q_heads, scale };
+    let attend = PagedAttention { qkv, paging, y, m, q_heads, scale, window: None };
     Setup { rig, write, attend }
 }
 
@@ -96,9 +109,13 @@ fn attention_over_scattered_blocks_agrees_with_f64() {
         let positions: Vec<i32> = (0..11).collect();
         let mut setup = setup(&sequence, &positions, &[6, 1, 4], Tables::Shared);
         setup.rig.launch(setup.write);
-        setup.rig.launch(setup.attend.clone());
-        let expected: Vec<f64> = (0..sequence.rows()).flat_map(|row| sequence.exact(row)).collect();
-        assert_near(&setup.rig.get(setup.attend.y, expected.len()), &expected, 1e-5);
+        for window in [None, Some(1), Some(5), Some(11), Some(99)] {
+            setup.attend.window = window;
+            setup.rig.launch(setup.attend.clone());
+            let rows = 0..sequence.rows();
+            let expected: Vec<f64> = rows.flat_map(|row| sequence.exact(row, window)).collect();
+            assert_near(&setup.rig.get(setup.attend.y, expected.len()), &expected, 1e-5);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::kernels::{
-    Add, Copy, Embed, NormWeight, RmsNorm, Rope, RouterTopK, SelectRows, SiluMul,
+    Add, AddBias, Copy, Embed, GeluMul, NormWeight, RmsNorm, Rope, RouterTopK, Scale, SelectRows,
+    SiluMul,
 };
 
 fn norm_exact(row: &[f32], weight: &[bf16], eps: f64) -> Vec<f64> {
@@ -25,6 +26,14 @@ fn norms_agree_with_f64_in_both_weight_types() {
         rig.launch(RmsNorm { x: source, weight, y, m, hidden, eps });
         assert_near(&rig.get(y, m * hidden), &expected, 1e-5);
     }
+    let less_one: Vec<bf16> = w.iter().map(|w| bf16::from_f32(w.to_f32() - 1.0)).collect();
+    let whole: Vec<bf16> = less_one.iter().map(|w| bf16::from_f32(w.to_f32() + 1.0)).collect();
+    let expected: Vec<f64> =
+        x.chunks_exact(hidden).flat_map(|row| norm_exact(row, &whole, 1e-6)).collect();
+    let (y, weight) = (rig.room(m * hidden * 4), NormWeight::LessOne(rig.put(&less_one)));
+    rig.launch(RmsNorm { x: source, weight, y, m, hidden, eps });
+    // The whole weight is rounded once more than what the kernel adds.
+    assert_near(&rig.get(y, m * hidden), &expected, 0.02);
 }
 
 fn rope_exact(head: &[f64], angles: &[f64]) -> Vec<f64> {
@@ -59,8 +68,8 @@ fn rope_norms_and_rotates_q_and_k_and_leaves_v_and_padding() {
         qkv: rig.put(&x),
         positions: rig.put(&positions),
         table: rig.put(&table),
-        q_norm: Some(rig.put(&q_norm)),
-        k_norm: Some(rig.put(&k_norm)),
+        q_norm: Some(NormWeight::Bf16(rig.put(&q_norm))),
+        k_norm: Some(NormWeight::Bf16(rig.put(&k_norm))),
         m: positions.len(),
         q_heads,
         kv_heads,
@@ -149,9 +158,24 @@ fn element_wise_kernels_agree_with_f64() {
     let pairs = || a.iter().zip(&b).map(|(a, b)| (f64::from(*a), f64::from(*b)));
     let silu: Vec<f64> = pairs().map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
     assert_near(&rig.get(y, m * width), &silu, 1e-6);
+    rig.launch(GeluMul { gate_up: both, y, m, width });
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    let half = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x.powi(3))).tanh());
+    let gelu: Vec<f64> = pairs().map(|(gate, up)| half(gate) * up).collect();
+    assert_near(&rig.get(y, m * width), &gelu, 1e-6);
+    let factor = rig.put(&[2.5f32]);
+    rig.launch(Scale { y, factor, m, width });
+    let scaled: Vec<f64> = gelu.iter().map(|value| 2.5 * value).collect();
+    assert_near(&rig.get(y, m * width), &scaled, 1e-5);
     rig.launch(Add { a: a_at, b: b_at, y: a_at, m, width });
     let sum: Vec<f64> = pairs().map(|(a, b)| a + b).collect();
     assert_near(&rig.get(a_at, m * width), &sum, 1e-6);
+    let bias = weights(3, width);
+    let biased: Vec<f64> =
+        sum.iter().enumerate().map(|(i, sum)| sum + bias[i % width].to_f64()).collect();
+    let bias = rig.put(&bias);
+    rig.launch(AddBias { y: a_at, bias, m, n: width });
+    assert_near(&rig.get(a_at, m * width), &biased, 1e-6);
     rig.launch(Copy { source: a_at, target: copy, bytes: m * width * 4, rows: m });
     assert_eq!(rig.get(copy, m * width), rig.get(a_at, m * width));
 }

@@ -4,9 +4,9 @@ use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
-    Add, AllReduce, Copy, Embed, ExpertLinear, ExpertStage, Gather, KvWrite, Linear,
-    LinearPermuted, MoeCombine, NormWeight, PagedAttention, Paging, RmsNorm, Rope, RouterTopK,
-    SelectRows, SiluMul, Tables,
+    Add, AddBias, AllReduce, Copy, Embed, ExpertLinear, ExpertStage, Gather, GeluMul, KvWrite,
+    Linear, LinearPermuted, MoeCombine, NormWeight, PagedAttention, Paging, RmsNorm, Rope,
+    RouterTopK, Scale, SelectRows, SiluMul, Tables,
 };
 
 /// A block that fills a segment of its own.
@@ -40,7 +40,7 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             LinearPermuted { x, w, permutation, workspace, y, m, k, n, blocks: 8 }.into()
         }
         6 => {
-            let (q_norm, k_norm) = (Some(a[3]), Some(a[4]));
+            let (q_norm, k_norm) = (Some(NormWeight::Bf16(a[3])), Some(NormWeight::LessOne(a[4])));
             let (q_heads, kv_heads, head_dim, max_positions) = (1, 1, 8, 1);
             let (qkv, positions, table, eps) = (a[0], a[1], a[2], 1.0);
             Rope {
@@ -61,7 +61,8 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
         7 => KvWrite { qkv: a[0], paging: paging(a[1], a[2], a[3]), m, q_heads: 2 }.into(),
         8 => {
             let paging = paging(a[1], a[2], a[3]);
-            PagedAttention { qkv: a[0], paging, y: a[4], m, q_heads: 2, scale: 1.0 }.into()
+            PagedAttention { qkv: a[0], paging, y: a[4], m, q_heads: 2, scale: 1.0, window: None }
+                .into()
         }
         9 => SiluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
         10 => Add { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
@@ -81,6 +82,13 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
         }
         16 => AllReduce { y: a[0], m, width: 5 }.into(),
         17 => Gather { x: a[0], y: a[1], m, shard: 5, total: 4 }.into(),
+        18 => AddBias { y: a[0], bias: a[1], m, n: 6 }.into(),
+        19 => GeluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
+        20 => Scale { y: a[0], factor: a[1], m, width: 5 }.into(),
+        21 => {
+            let weight = NormWeight::LessOne(a[1]);
+            RmsNorm { x: a[0], weight, y: a[2], m, hidden, eps: 1.0 }.into()
+        }
         _ => return None,
     })
 }

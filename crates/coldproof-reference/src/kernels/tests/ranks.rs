@@ -106,7 +106,8 @@ fn attention_with_fewer_key_heads_than_ranks_agrees() {
             };
             let (qkv, y) = (rig.put(&fused), rig.room(m * q_local * head_dim * 4));
             rig.launch(KvWrite { qkv, paging, m, q_heads: q_local });
-            rig.launch(PagedAttention { qkv, paging, y, m, q_heads: q_local, scale: 0.35 });
+            let (q_heads, scale, window) = (q_local, 0.35, None);
+            rig.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window });
             rig.get(y, m * q_local * head_dim)
         });
         let width = q_local * head_dim;
