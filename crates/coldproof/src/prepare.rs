@@ -138,7 +138,9 @@ fn lanes(settings: &ProveSettings, model: &Model, notes: &mut Vec<String>) -> BT
     if let Model::Outline(outline) = model {
         lanes.remove(&LaneName::Routing);
         let what = &outline.model_type;
-        notes.push(format!("the catalogue does not know `{what}`: a cold load is the baseline"));
+        notes.push(format!(
+            "the catalogue has no places for `{what}` here: a cold load is the baseline"
+        ));
     }
     lanes
 }

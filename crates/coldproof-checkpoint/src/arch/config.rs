@@ -10,7 +10,7 @@ use crate::error::{CheckpointError, Fault};
 use crate::json;
 
 use super::fields::Fields;
-use super::{ConfigError, Family, Rope, Window, gemma3};
+use super::{ConfigError, Family, Rope, Swiglu, Window, gemma3};
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
 /// divide where they must, and their products fit 64 bits.
@@ -50,6 +50,8 @@ pub struct ModelConfig {
     pub tied: bool,
     /// Experts, for families that have them.
     pub moe: Option<Moe>,
+    /// The experts' gate, where it is clamped.
+    pub swiglu: Option<Swiglu>,
 }
 
 /// What a dense gate goes through.
@@ -68,6 +70,8 @@ pub enum AttentionBias {
     None,
     /// Queries, keys and values.
     Qkv,
+    /// These and the output.
+    All,
 }
 
 /// A mixture of experts.
@@ -122,6 +126,7 @@ impl ModelConfig {
         let heads = fields.required_size("num_attention_heads")?;
         let hidden_size = fields.required_size("hidden_size")?;
         let (rope, global_rope) = family.ropes(fields)?;
+        let kv_heads = family.kv_heads(fields, heads)?;
         let head_dim = family.head_dim(fields, hidden_size, heads)?;
         let mut config = Self {
             family,
@@ -131,7 +136,7 @@ impl ModelConfig {
             intermediate_size: fields.required_size("intermediate_size")?,
             layers: fields.required_size("num_hidden_layers")?,
             heads,
-            kv_heads: family.kv_heads(fields, heads)?,
+            kv_heads,
             head_dim,
             max_positions: fields.required_size("max_position_embeddings")?,
             rms_norm_eps: fields.required_positive("rms_norm_eps")?,
@@ -144,6 +149,10 @@ impl ModelConfig {
             },
             tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::Gemma3Text),
             moe: family.moe(fields)?,
+            swiglu: match family {
+                Family::GptOss => Some(Swiglu::read(fields)?),
+                _ => None,
+            },
         };
         config.check_sizes()?;
         config.window = family.window(fields, config.layers)?;
@@ -169,9 +178,16 @@ impl ModelConfig {
     #[must_use]
     pub const fn attention_bias(&self) -> AttentionBias {
         match self.family {
+            Family::GptOss => AttentionBias::All,
             Family::Qwen2 => AttentionBias::Qkv,
             _ => AttentionBias::None,
         }
+    }
+
+    /// Whether each query head has a sink: a score without a value.
+    #[must_use]
+    pub const fn sinks(&self) -> bool {
+        matches!(self.family, Family::GptOss)
     }
 
     /// Whether the weights of norms are stored less one, and the embedding is scaled by the root of

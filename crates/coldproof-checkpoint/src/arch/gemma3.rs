@@ -21,8 +21,11 @@ pub(super) fn ropes(fields: Fields<'_>) -> Result<(Rope, Option<Rope>), ConfigEr
         }
         None => (None, None),
     };
-    if let (Some(local), Some(global)) = by_kind {
-        return Ok((Rope::of(local)?, Some(Rope::of(global)?)));
+    match by_kind {
+        (Some(local), Some(global)) => return Ok((Rope::of(local)?, Some(Rope::of(global)?))),
+        (None, None) => {}
+        (None, Some(_)) => return Err(fields.missing("rope_parameters.sliding_attention")),
+        (Some(_), None) => return Err(fields.missing("rope_parameters.full_attention")),
     }
     let theta = fields.positive("rope_local_base_freq")?.unwrap_or(LOCAL_THETA);
     let global = Rope::read_or(fields, 1_000_000.0)?;

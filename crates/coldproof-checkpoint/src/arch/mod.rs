@@ -9,6 +9,7 @@ mod error;
 mod experts;
 mod fields;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod mixtral;
 mod outline;
@@ -27,6 +28,7 @@ pub(crate) use adapter::adapter_rank;
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
 pub use config::{Activation, AttentionBias, ModelConfig, Moe};
 pub use error::ConfigError;
+pub use gpt_oss::Swiglu;
 pub use outline::Outline;
 pub use rope::{Rope, RopeScaling};
 pub use window::Window;
@@ -39,6 +41,8 @@ use fields::Fields;
 pub enum Family {
     /// Gemma 3, text alone.
     Gemma3Text,
+    /// GPT-OSS, not quantised.
+    GptOss,
     /// Llama, with or without a tied head.
     Llama,
     /// Mixtral: llama with experts.
@@ -53,14 +57,22 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 6] =
-        [Self::Gemma3Text, Self::Llama, Self::Mixtral, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
+    pub const ALL: [Self; 7] = [
+        Self::Gemma3Text,
+        Self::GptOss,
+        Self::Llama,
+        Self::Mixtral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Qwen3Moe,
+    ];
 
     /// The spelling of `config.json`.
     #[must_use]
     pub const fn model_type(self) -> &'static str {
         match self {
             Self::Gemma3Text => "gemma3_text",
+            Self::GptOss => "gpt_oss",
             Self::Llama => "llama",
             Self::Mixtral => "mixtral",
             Self::Qwen2 => "qwen2",
@@ -72,9 +84,16 @@ impl Family {
     fn moe(self, fields: Fields<'_>) -> Result<Option<Moe>, ConfigError> {
         match self {
             Self::Gemma3Text | Self::Llama | Self::Qwen2 | Self::Qwen3 => Ok(None),
-            Self::Mixtral => mixtral::moe(fields).map(Some),
+            Self::GptOss | Self::Mixtral => mixtral::moe(fields).map(Some),
             Self::Qwen3Moe => Moe::read(fields).map(Some),
         }
+    }
+
+    /// Whether engines at large keep sources at the catalogue's slots and in its order; where they
+    /// do not, what a cold load shows is the placement there.
+    #[must_use]
+    pub const fn placed_alike(self) -> bool {
+        !matches!(self, Self::GptOss)
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
@@ -100,7 +119,9 @@ impl Family {
         match self {
             Self::Llama | Self::Mixtral | Self::Qwen2 => llama::head_dim(fields, hidden, heads),
             // The families' default changed between versions of transformers: none is assumed.
-            Self::Gemma3Text | Self::Qwen3 | Self::Qwen3Moe => fields.required_size("head_dim"),
+            Self::Gemma3Text | Self::GptOss | Self::Qwen3 | Self::Qwen3Moe => {
+                fields.required_size("head_dim")
+            }
         }
     }
 
@@ -115,6 +136,7 @@ impl Family {
     fn window(self, fields: Fields<'_>, layers: u64) -> Result<Option<Window>, ConfigError> {
         match self {
             Self::Gemma3Text => gemma3::window(fields, layers),
+            Self::GptOss => gpt_oss::window(fields, layers),
             _ => Ok(None),
         }
     }
@@ -123,6 +145,7 @@ impl Family {
     fn refuse(self, fields: Fields<'_>) -> Result<(), ConfigError> {
         match self {
             Self::Gemma3Text => return gemma3::refuse(fields),
+            Self::GptOss => return gpt_oss::refuse(fields),
             // No other field says whether it is used.
             Self::Mixtral => fields.only("sliding_window", &[])?,
             _ => {}
@@ -137,6 +160,7 @@ impl Family {
     fn layer(self, config: &ModelConfig, layer: u64) -> Vec<Group> {
         match self {
             Self::Gemma3Text => gemma3::layer(config, layer),
+            Self::GptOss => gpt_oss::layer(config, layer),
             Self::Llama => llama::layer(config, layer),
             Self::Mixtral => mixtral::layer(config, layer),
             Self::Qwen2 => qwen2::layer(config, layer),

@@ -40,6 +40,20 @@ pub enum RopeScaling {
         /// Context length before the stretch.
         original_max_positions: u64,
     },
+    /// Low frequencies divided by `factor`, high ones kept, a ramp between; cosines and sines
+    /// multiplied by [`Rope::magnitude`].
+    Yarn {
+        /// Divisor of low frequencies.
+        factor: f64,
+        /// Turns within the old context from which frequencies are high.
+        beta_fast: f64,
+        /// Turns within the old context up to which frequencies are low.
+        beta_slow: f64,
+        /// Context length before the stretch.
+        original_max_positions: u64,
+        /// Whether the ramp begins and ends at whole pairs.
+        truncate: bool,
+    },
 }
 
 impl Rope {
@@ -97,7 +111,47 @@ impl Rope {
     pub fn inverse_frequencies(&self, head_dim: u64) -> Vec<f32> {
         let frequency =
             |pair: u64| 1.0 / libm::pow(self.theta, (2 * pair) as f64 / head_dim as f64);
-        (0..head_dim / 2).map(|pair| self.scaling.stretch(frequency(pair)) as f32).collect()
+        let ramp = self.ramp(head_dim);
+        let stretched = |pair: u64| match self.scaling {
+            RopeScaling::Yarn { factor, .. } => {
+                let low = ((pair as f64 - ramp.0) / (ramp.1 - ramp.0)).clamp(0.0, 1.0);
+                frequency(pair) * (low / factor + (1.0 - low))
+            }
+            _ => self.scaling.stretch(frequency(pair)),
+        };
+        (0..head_dim / 2).map(|pair| stretched(pair) as f32).collect()
+    }
+
+    /// Factor of cosines and sines.
+    #[must_use]
+    pub fn magnitude(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn { factor, .. } if factor > 1.0 => {
+                (0.1 * libm::log(factor) + 1.0) as f32
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// The pairs between which yarn goes from high to low frequencies.
+    fn ramp(&self, head_dim: u64) -> (f64, f64) {
+        let RopeScaling::Yarn { beta_fast, beta_slow, original_max_positions, truncate, .. } =
+            self.scaling
+        else {
+            return (0.0, 1.0);
+        };
+        let (context, dim) = (original_max_positions as f64, head_dim as f64);
+        let pair = |turns: f64| {
+            let wavelength = context / (turns * 2.0 * std::f64::consts::PI);
+            dim * libm::log(wavelength) / (2.0 * libm::log(self.theta))
+        };
+        let (mut first, mut last) = (pair(beta_fast), pair(beta_slow));
+        if truncate {
+            (first, last) = (first.floor(), last.ceil());
+        }
+        let (first, last) = (first.max(0.0), last.min(dim - 1.0));
+        // As transformers does it, so that there is no division by zero.
+        (first, if first == last { last + 0.001 } else { last })
     }
 }
 
@@ -127,17 +181,30 @@ impl RopeScaling {
                         .required_size("original_max_position_embeddings")?,
                 })
             }
+            "yarn" => {
+                for other in ["attention_factor", "mscale", "mscale_all_dim"] {
+                    fields.only(other, &[])?;
+                }
+                Ok(Self::Yarn {
+                    factor: fields.required_positive("factor")?,
+                    beta_fast: fields.positive("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: fields.positive("beta_slow")?.unwrap_or(1.0),
+                    original_max_positions: fields
+                        .required_size("original_max_position_embeddings")?,
+                    truncate: fields.flag("truncate")?.unwrap_or(true),
+                })
+            }
             other => Err(ConfigError::Unsupported {
                 field: fields.path(name),
                 value: format!("`{other}`"),
-                supported: "`default`, `linear`, `llama3`".to_owned(),
+                supported: "`default`, `linear`, `llama3`, `yarn`".to_owned(),
             }),
         }
     }
 
     fn stretch(&self, frequency: f64) -> f64 {
         match *self {
-            Self::Default => frequency,
+            Self::Default | Self::Yarn { .. } => frequency,
             Self::Linear { factor } => frequency / factor,
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
                 let wavelength = 2.0 * std::f64::consts::PI / frequency;

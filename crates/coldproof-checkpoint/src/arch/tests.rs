@@ -81,22 +81,27 @@ fn llama_has_the_defaults_of_early_configurations_and_others_have_none() {
 
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
-    let yarn = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0});
+    let longrope = json!({"rope_type": "longrope", "rope_theta": 1e6, "factor": 4.0});
+    let mscale = json!({"rope_type": "yarn", "factor": 4.0, "mscale": 0.5});
     let cases = [
         (
             json!({"model_type": "gpt2"}),
             "the field `model_type` is `gpt2`, which is not supported (supported: \
-             `gemma3_text`, `llama`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
+             `gemma3_text`, `gpt_oss`, `llama`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
         ),
         (
-            json!({"rope_parameters": yarn}),
-            "the field `rope_parameters.rope_type` is `yarn`, which is not supported (supported: \
-             `default`, `linear`, `llama3`)",
+            json!({"rope_parameters": longrope}),
+            "the field `rope_parameters.rope_type` is `longrope`, which is not supported \
+             (supported: `default`, `linear`, `llama3`, `yarn`)",
+        ),
+        (
+            json!({"rope_parameters": mscale}),
+            "the field `rope_parameters.mscale` is 0.5, which is not supported (supported: none)",
         ),
         (
             json!({"rope_parameters": null, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
             "the field `rope_scaling.type` is `dynamic`, which is not supported (supported: \
-             `default`, `linear`, `llama3`)",
+             `default`, `linear`, `llama3`, `yarn`)",
         ),
         (
             json!({"attention_bias": true}),
@@ -268,7 +273,8 @@ fn gemma(fields: Value) -> Result<ModelConfig, ConfigError> {
     let mut all = json!({
         "hidden_activation": "gelu_pytorch_tanh", "hidden_act": null, "sliding_window": 16,
         "tie_word_embeddings": null, "query_pre_attn_scalar": 64,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+            "full_attention"],
         "rope_parameters": {
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
@@ -313,9 +319,14 @@ fn what_a_gemma_does_not_say_right_is_refused() {
             json!({"final_logit_softcapping": 30.0}),
             "`final_logit_softcapping` is 30.0, which is not",
         ),
+        (
+            json!({"rope_parameters": {"full_attention": {}}}),
+            "the field `rope_parameters.sliding_attention` is missing",
+        ),
         (json!({"hidden_activation": "silu"}), "`hidden_activation` is `silu`, which is not"),
         (
-            json!({"rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "x"}}}),
+            json!({"rope_parameters": {"sliding_attention": {},
+                "full_attention": {"rope_type": "x"}}}),
             "`rope_parameters.full_attention.rope_type` is `x`, which is not",
         ),
     ];
@@ -323,6 +334,56 @@ fn what_a_gemma_does_not_say_right_is_refused() {
         let message = gemma(fields.clone()).unwrap_err().to_string();
         assert!(message.contains(part), "{fields}: {message}");
     }
+}
+
+#[test]
+fn yarn_is_that_of_transformers() {
+    let yarn = |truncate: bool| {
+        let fields = json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0,
+            "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": truncate,
+            "original_max_position_embeddings": 4096}});
+        with("llama", fields).unwrap().rope
+    };
+    assert!((yarn(true).magnitude() - 1.3465736).abs() < 1e-6);
+    for (truncate, expected) in [
+        (false, [5.081_327e-2, 6.794_959e-3, 4.564_839e-4, 4.099_978e-6]),
+        (true, [5.081_327e-2, 7.015_714e-3, 5.809_475e-4, 4.099_978e-6]),
+    ] {
+        let found = yarn(truncate).inverse_frequencies(64);
+        for (pair, expected) in [8, 12, 16, 24].into_iter().zip(expected) {
+            assert!((found[pair] / expected - 1.0).abs() < 1e-5, "{truncate} {pair}: {found:?}");
+        }
+    }
+    assert_eq!(with("llama", json!({})).unwrap().rope.magnitude(), 1.0);
+}
+
+#[test]
+fn a_gpt_oss_has_biases_sinks_and_turned_experts() {
+    let fields = json!({"attention_bias": true, "sliding_window": 16, "layer_types": null});
+    let config = with("gpt_oss", fields).unwrap();
+    assert_eq!(config.swiglu, Some(Swiglu { alpha: 1.702, limit: 7.0 }));
+    assert_eq!([0, 1].map(|layer| config.window_of(layer)), [Some(16), None]);
+    let catalogue = Catalogue::of(&config);
+    let rule = |name: &str| catalogue.all_rules().find(|rule| rule.source == name).unwrap();
+    let slots = [
+        ("model.layers.1.self_attn.k_proj.bias", "model.layers.1.self_attn.qkv_proj.bias"),
+        ("model.layers.1.self_attn.o_proj.bias", "model.layers.1.self_attn.o_proj.bias"),
+        ("model.layers.1.self_attn.sinks", "model.layers.1.self_attn.sinks"),
+        ("model.layers.1.mlp.router.bias", "model.layers.1.mlp.router.bias"),
+        ("model.layers.1.mlp.experts.gate_up_proj_bias", "model.layers.1.mlp.experts.w13_bias"),
+    ];
+    for (source, slot) in slots {
+        assert_eq!(rule(source).slot.0, slot);
+    }
+    let down = rule("model.layers.1.mlp.experts.down_proj");
+    assert_eq!(
+        (down.shape.as_slice(), &down.sharding),
+        ([6, 272, 160].as_slice(), &Sharding::FusedExpertsInputs)
+    );
+    assert!(
+        refused("gpt_oss", json!({"sliding_window": 16, "layer_types": null}))
+            .contains("attention_bias")
+    );
 }
 
 #[test]

@@ -16,9 +16,9 @@ fn every_fixture_opens_and_accounts_cleanly() {
         assert!(accounting.is_clean(), "{directory}: {accounting:?}");
         assert_eq!(accounting.matched.len(), checkpoint.tensors().len(), "{directory}");
         assert!(accounting.redundant_alias.is_empty());
-        assert_eq!(config.tied, ["gemma3", "llama_tied"].contains(&family));
+        assert_eq!(config.tied, ["gemma3", "gemma3_global", "llama_tied"].contains(&family));
         let model_type = match family {
-            "gemma3" => "gemma3_text",
+            "gemma3" | "gemma3_global" => "gemma3_text",
             "llama_tied" => "llama",
             other => other,
         };

@@ -12,10 +12,20 @@ pub(crate) fn fixtures() -> Utf8PathBuf {
 
 /// All fixtures, as (family, directory).
 pub(crate) fn all_fixtures() -> Vec<(&'static str, Utf8PathBuf)> {
-    ["gemma3", "llama", "llama_tied", "mixtral", "qwen2", "qwen3", "qwen3_moe"]
-        .into_iter()
-        .flat_map(|family| ["A", "B"].map(|side| (family, fixtures().join(family).join(side))))
-        .collect()
+    [
+        "gemma3",
+        "gemma3_global",
+        "gpt_oss",
+        "llama",
+        "llama_tied",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+    ]
+    .into_iter()
+    .flat_map(|family| ["A", "B"].map(|side| (family, fixtures().join(family).join(side))))
+    .collect()
 }
 
 /// A new directory that goes away with the value.

@@ -78,6 +78,8 @@ pub enum Sharding {
     FusedExpertsGateUp,
     /// A fused source `[experts, rows, columns]` whose last axis is cut.
     FusedExpertsRow,
+    /// A fused source `[experts, inputs, outputs]` whose middle axis is cut.
+    FusedExpertsInputs,
 }
 
 /// Where the catalogue expects a source.
@@ -299,6 +301,10 @@ impl Cut<'_> {
             }
             Sharding::FusedExpertsGateUp => self.fused_gate_up(),
             Sharding::FusedExpertsRow => self.along(self.last_axis()?),
+            Sharding::FusedExpertsInputs => {
+                self.axes(3)?;
+                self.along(1)
+            }
         }
     }
 

@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Layout> {
     let mut all = vec![replicated(), column(), row(), scalar_and_empty()];
     all.extend([vocabulary(), vocabulary_without_rows(), tied(), gate_up()]);
     all.extend([kv_heads_fewer_than_ranks(), heads_on_one_rank(), experts()]);
-    all.extend([fused_experts(), fused_experts_on_one_rank()]);
+    all.extend([fused_experts(), fused_experts_on_one_rank(), experts_by_inputs()]);
     all
 }
 
@@ -392,6 +392,31 @@ fn fused_experts() -> Layout {
                 &[2, 3, 1],
                 "d1 d3 d5 d7 d9 d11",
                 &["d[0..2,0..3,1..2] w2[0..2,0..3,0..1]"],
+            ),
+        ],
+    }
+}
+
+fn experts_by_inputs() -> Layout {
+    Layout {
+        name: "2 experts of 2 inputs and 3 outputs on 2 ranks",
+        tp: 2,
+        rules: vec![rule("d", &[2, 2, 3], "w2", Sharding::FusedExpertsInputs)],
+        aliases: &[],
+        tables: vec![
+            table(
+                0,
+                "w2",
+                &[2, 1, 3],
+                "d0 d1 d2 d6 d7 d8",
+                &["d[0..2,0..1,0..3] w2[0..2,0..1,0..3]"],
+            ),
+            table(
+                1,
+                "w2",
+                &[2, 1, 3],
+                "d3 d4 d5 d9 d10 d11",
+                &["d[0..2,1..2,0..3] w2[0..2,0..1,0..3]"],
             ),
         ],
     }

@@ -52,7 +52,7 @@ impl Worker {
             HookKind::Normalizer { .. } => "embed.f32_scale".to_owned(),
             HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
-            HookKind::Widen { .. } => "rms_norm_f32".to_owned(),
+            HookKind::Widen { kernel, .. } => (*kernel).to_owned(),
         };
         self.hooks.iter().map(|hook| state(&hook.layer, "kernel", &kernel(&hook.kind))).collect()
     }

@@ -32,6 +32,8 @@ pub struct PagedAttention {
     pub scale: f32,
     /// Positions that a row attends to, its own among them; nothing where that is all of them.
     pub window: Option<usize>,
+    /// F32 `[q_heads]`: a score of each head that has no value.
+    pub sinks: Option<Address>,
 }
 
 /// The keys and values of one sequence's blocks, in order of position.
@@ -47,13 +49,16 @@ impl Op for PagedAttention {
 
     fn args(&self) -> Vec<ArgFact> {
         let paging = &self.paging;
-        Args::default()
+        let args = Args::default()
             .read(self.qkv, &[self.m, self.width()], WORD_BYTES)
             .read(paging.cache, &paging.cache_shape(), WORD_BYTES)
             .read(paging.tables, &paging.tables_shape(self.m), WORD_BYTES)
             .read(paging.positions, &[self.m], WORD_BYTES)
-            .write(self.y, &[self.m, self.q_heads * paging.head_dim], WORD_BYTES)
-            .done()
+            .write(self.y, &[self.m, self.q_heads * paging.head_dim], WORD_BYTES);
+        match self.sinks {
+            Some(sinks) => args.read(sinks, &[self.q_heads], WORD_BYTES).done(),
+            None => args.done(),
+        }
     }
 
     fn rows(&self) -> usize {
@@ -100,6 +105,7 @@ impl PagedAttention {
         let qkv = context.f32s(self.qkv, &[self.m, self.width()])?;
         let q = &qkv[row * self.width()..][..self.q_heads * head_dim];
         let blocks = self.blocks(context, row, length)?;
+        let sinks = self.sinks.map(|sinks| context.f32s(sinks, &[self.q_heads])).transpose()?;
         let group = self.q_heads / self.paging.kv_heads;
         let heads = q.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)).enumerate();
         let first = self.window.map_or(0, |window| length.saturating_sub(window));
@@ -110,7 +116,7 @@ impl PagedAttention {
                 let key = self.vector(&blocks.keys, position, kv_head);
                 *score = dot(q, key) * self.scale;
             }
-            softmax(&mut scores);
+            softmax_with(&mut scores, sinks.and_then(|sinks| sinks.get(head).copied()));
             for (position, &score) in (first..).zip(&scores) {
                 let value = self.vector(&blocks.values, position, kv_head);
                 y.iter_mut().zip(value).for_each(|(y, value)| *y += score * value);
@@ -146,8 +152,14 @@ impl PagedAttention {
 
 /// In place, in f32, summed in ascending order.
 pub(super) fn softmax(scores: &mut [f32]) {
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
+    softmax_with(scores, None);
+}
+
+/// With one more score, whose share is left out.
+fn softmax_with(scores: &mut [f32], sink: Option<f32>) {
+    let first = sink.unwrap_or(f32::NEG_INFINITY);
+    let largest = scores.iter().copied().fold(first, f32::max);
+    let mut sum = sink.map_or(0.0, |sink| libm::expf(sink - largest));
     for score in scores.iter_mut() {
         *score = libm::expf(*score - largest);
         sum += *score;

@@ -7,7 +7,7 @@ use coldproof_contract::words::Address;
 
 use super::args::{Args, BF16_BYTES, WORD_BYTES};
 use super::context::element;
-use super::matmul::{Panels, product};
+use super::matmul::{InputPanels, Panels, product};
 use super::{Context, Op};
 use crate::device::DeviceError;
 
@@ -18,6 +18,15 @@ pub enum ExpertStage {
     GateUp,
     /// From the expert's inner row back: `x` is F32 `[m, top_k, k]`.
     Down,
+}
+
+/// Which axis of an expert's matrix comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertOrder {
+    /// `[n, k]` in panels of 16 inputs.
+    OutputsFirst,
+    /// `[k, n]` in panels of 16 outputs.
+    InputsFirst,
 }
 
 /// The product of each token with each of its chosen experts, kept apart by expert: an expert's
@@ -31,8 +40,10 @@ pub struct ExpertLinear {
     pub x: Address,
     /// I32 `[m, top_k]`.
     pub ids: Address,
-    /// BF16 `[experts, n, k]`, each `[n, k]` in panels of 16 columns.
+    /// BF16 `[experts, n, k]` or `[experts, k, n]`, see [`ExpertOrder`].
     pub w: Address,
+    /// Which of them.
+    pub order: ExpertOrder,
     /// F32 `[m, top_k, n]`.
     pub y: Address,
     /// Rows (tokens).
@@ -81,10 +92,18 @@ impl Op for ExpertLinear {
             let matrix = self.n.saturating_mul(self.k).saturating_mul(BF16_BYTES);
             let address = element(self.w, i64::from(expert), matrix);
             let elements = context.bf16s(address, &[self.n, self.k])?;
-            let weights = Panels { elements, rows: self.n, columns: self.k };
             let inputs: Vec<f32> =
                 pairs.iter().flat_map(|&pair| self.input(x, pair)).copied().collect();
-            let outputs = product(&inputs, self.k, &weights, self.n, self.blocks);
+            let (rows, columns, blocks) = (self.n, self.k, self.blocks);
+            let outputs = match self.order {
+                ExpertOrder::OutputsFirst => {
+                    product(&inputs, columns, &Panels { elements, rows, columns }, rows, blocks)
+                }
+                ExpertOrder::InputsFirst => {
+                    let weights = InputPanels { elements, rows, columns };
+                    product(&inputs, columns, &weights, rows, blocks)
+                }
+            };
             for (&pair, output) in pairs.iter().zip(outputs.chunks_exact(self.n.max(1))) {
                 y[pair * self.n..(pair + 1) * self.n].copy_from_slice(output);
             }

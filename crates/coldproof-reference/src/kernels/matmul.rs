@@ -62,6 +62,24 @@ impl Weights for Panels<'_> {
     }
 }
 
+/// `[columns, rows]`, inputs before outputs, stored as panels of [`PANEL_COLUMNS`] outputs.
+pub(super) struct InputPanels<'a> {
+    pub(super) elements: &'a [bf16],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl Weights for InputPanels<'_> {
+    fn widen(&self, row: usize, columns: Range<usize>, tile: &mut [f32]) {
+        let panel = row - row % PANEL_COLUMNS;
+        let width = PANEL_COLUMNS.min(self.rows - panel);
+        let first = panel * self.columns + (row - panel);
+        for (value, column) in tile.iter_mut().zip(columns) {
+            *value = self.elements[first + column * width].to_f32();
+        }
+    }
+}
+
 /// `y[m, n] = x[m, k] · wᵀ` for `w[n, k]`; `x` has `m * k` elements; 0 blocks are 1.
 pub(super) fn product(x: &[f32], k: usize, w: &impl Weights, n: usize, blocks: usize) -> Vec<f32> {
     let m = x.len().checked_div(k).unwrap_or(0);

@@ -10,10 +10,12 @@
 mod args;
 mod attention;
 mod bias;
+mod clamped;
 mod collectives;
 mod context;
 mod elementwise;
 mod embed;
+mod expert_bias;
 mod experts;
 mod gelu;
 mod kv;
@@ -29,10 +31,12 @@ use coldproof_contract::evidence::ArgFact;
 
 pub use attention::PagedAttention;
 pub use bias::AddBias;
+pub use clamped::ClampedSwiglu;
 pub use collectives::{AllReduce, Gather, SelectRows};
 pub use elementwise::{Add, Copy, SiluMul};
 pub use embed::Embed;
-pub use experts::{ExpertLinear, ExpertStage, MoeCombine};
+pub use expert_bias::ExpertBias;
+pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
 pub use gelu::GeluMul;
 pub use kv::{KvWrite, Paging, Tables};
 pub use linear::Linear;
@@ -86,6 +90,10 @@ pub enum Kernel {
     GeluMul(GeluMul),
     /// One factor for all elements.
     Scale(Scale),
+    /// A clamped gate.
+    ClampedSwiglu(ClampedSwiglu),
+    /// The biases of each token's experts.
+    ExpertBias(ExpertBias),
     /// Sum of two.
     Add(Add),
     /// Bytes from one place to another.
@@ -139,6 +147,8 @@ impl Kernel {
             Self::SiluMul(op) => op,
             Self::GeluMul(op) => op,
             Self::Scale(op) => op,
+            Self::ClampedSwiglu(op) => op,
+            Self::ExpertBias(op) => op,
             Self::Add(op) => op,
             Self::Copy(op) => op,
             Self::RouterTopK(op) => op,
@@ -174,6 +184,8 @@ kernel_from!(
     SiluMul,
     GeluMul,
     Scale,
+    ClampedSwiglu,
+    ExpertBias,
     Add,
     Copy,
     RouterTopK,

@@ -24,6 +24,7 @@ pub(crate) enum HeadNorms {
 #[derive(Clone, Debug)]
 struct OutputKernel {
     weight: SlotId,
+    bias: Option<SlotId>,
     permutation: SlotId,
     workspace: SlotId,
 }
@@ -40,6 +41,7 @@ pub(crate) struct Attention {
     query_heads: u64,
     kv_heads: u64,
     window: Option<u64>,
+    sinks: Option<SlotId>,
 }
 
 impl Attention {
@@ -68,6 +70,7 @@ impl Attention {
             query_heads,
             kv_heads,
             window: builder.dims.window_of(layer),
+            sinks: builder.dims.sinks.then(|| declare_sinks(builder, &path)),
         }
     }
 
@@ -114,7 +117,8 @@ impl Attention {
         let y = forward.buffer(m, q_heads * head_dim, "attended")?;
         let scale = forward.dims.score_scale;
         let window = self.window.map(|window| window as usize);
-        forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window })?;
+        let sinks = self.sinks.map(|sinks| forward.slots.address(sinks)).transpose()?;
+        forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window, sinks })?;
         self.output.forward(forward, y, q_heads * head_dim)
     }
 }
@@ -130,6 +134,8 @@ impl OutputKernel {
         let weight = builder.packed(&name, &[hidden, columns], packing);
         let shape = [hidden, heads.query * heads.dim];
         builder.sharded(name, &shape, weight, Target::Row);
+        let biased = builder.dims.attention_bias == AttentionBias::All;
+        let bias = biased.then(|| builder.replicated(&format!("{path}.bias"), &[hidden]));
         let inputs = [builder.name(weight)];
         let spec = SlotSpec::derived(order.0, Dtype::I32, &[columns], &inputs);
         let permutation = builder.slots.declare(spec);
@@ -141,7 +147,7 @@ impl OutputKernel {
             Policy::Refresh,
         ));
         builder.hook(path, HookKind::Permute { weight, permutation, workspace });
-        Self { weight, permutation, workspace }
+        Self { weight, bias, permutation, workspace }
     }
 
     fn forward(
@@ -158,6 +164,10 @@ impl OutputKernel {
         let blocks = Dims::row_blocks(forward.shard);
         forward.launch(LinearPermuted { x, w, permutation, workspace, y, m, k, n, blocks })?;
         forward.all_reduce(y, m)?;
+        if let Some(bias) = self.bias {
+            let bias = forward.slots.address(bias)?;
+            forward.launch(AddBias { y, bias, m, n })?;
+        }
         Ok(y)
     }
 }
@@ -178,6 +188,20 @@ fn fused_heads(builder: &mut Builder<'_>, path: &str, kind: &str, row: &[u64]) -
         builder.sharded(format!("{path}.{source}.{kind}"), &shape, slot, Target::Heads(part));
     }
     slot
+}
+
+/// The sinks of this rank's heads, and the kernel's copy of them in f32.
+fn declare_sinks(builder: &mut Builder<'_>, path: &str) -> SlotId {
+    let heads = builder.dims.query_heads;
+    let (_, local) = builder.shard.heads(heads);
+    let name = format!("{path}.sinks");
+    let weight = builder.parameter(&name, &[local]);
+    builder.sharded(name, &[heads], weight, Target::Column);
+    let inputs = [builder.name(weight)];
+    let spec = SlotSpec::derived(format!("{path}/kernel.sinks_f32"), Dtype::F32, &[local], &inputs);
+    let copy = builder.slots.declare(spec);
+    builder.hook(path, HookKind::Widen { weight, copy, kernel: "paged_attention.f32_sinks" });
+    copy
 }
 
 fn declare_cache(builder: &mut Builder<'_>, path: &str, kv_heads: u64) -> SlotId {

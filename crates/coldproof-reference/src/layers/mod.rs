@@ -1,18 +1,22 @@
 //! Layers: what each declares of its slots and sources, and the kernels that it launches.
 
 mod attention;
+mod clamped_experts;
 mod embedding;
 mod forward;
 mod mlp;
 mod moe;
 mod norm;
+mod router;
 
 pub(crate) use attention::{Attention, HeadNorms};
+pub(crate) use clamped_experts::ClampedExperts;
 pub(crate) use embedding::{Embedding, Head};
 pub(crate) use forward::{Batch, Forward};
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertNames, Moe};
 pub(crate) use norm::{FinalNorm, Norm};
+pub(crate) use router::Router;
 
 /// What a layer reports: its device died, or a slot has no storage.
 pub(crate) type LayerError = crate::ranks::Failure;

@@ -2,8 +2,8 @@
 
 use coldproof_contract::words::{Address, Packing};
 
-use super::{Forward, LayerError};
-use crate::kernels::{ExpertLinear, ExpertStage, MoeCombine, PANEL_COLUMNS, RouterTopK, SiluMul};
+use super::{Forward, LayerError, Router};
+use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine, PANEL_COLUMNS, SiluMul};
 use crate::loader::{Half, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
 use crate::slots::SlotId;
@@ -22,7 +22,7 @@ pub(crate) struct ExpertNames {
 /// A router and its experts.
 #[derive(Clone, Debug)]
 pub(crate) struct Moe {
-    router: SlotId,
+    router: Router,
     w13: SlotId,
     w2: SlotId,
     experts: Experts,
@@ -39,8 +39,7 @@ impl Moe {
         let path = format!("{path}.{}", names.module);
         let hidden = builder.dims.hidden;
         let local = experts.intermediate / builder.shard.ranks;
-        let router = format!("{path}.gate.weight");
-        let router = builder.replicated(&router, &[experts.count, hidden]);
+        let router = Router::declare(builder, &format!("{path}.gate"), experts, false);
         let layer = format!("{path}.experts");
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
         let w13 = [experts.count, 2 * local, hidden];
@@ -62,7 +61,7 @@ impl Moe {
         let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
         let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
         let width = (self.experts.intermediate / forward.shard.ranks) as usize;
-        let (ids, weights) = self.route(forward, x)?;
+        let (ids, weights) = self.router.forward(forward, x, &self.experts)?;
 
         let w = forward.slots.address(self.w13)?;
         let gate_up = forward.buffer(m * top_k, 2 * width, "expert_gate_up")?;
@@ -71,6 +70,7 @@ impl Moe {
             x,
             ids,
             w,
+            order: ExpertOrder::OutputsFirst,
             y: gate_up,
             m,
             top_k,
@@ -89,6 +89,7 @@ impl Moe {
             x: inner,
             ids,
             w,
+            order: ExpertOrder::OutputsFirst,
             y: outputs,
             m,
             top_k,
@@ -101,23 +102,6 @@ impl Moe {
         let y = forward.buffer(m, hidden, "fed")?;
         forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;
         Ok(y)
-    }
-
-    /// Ids and weights of each token's experts.
-    fn route(
-        &self,
-        forward: &mut Forward<'_>,
-        x: Address,
-    ) -> Result<(Address, Address), LayerError> {
-        let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
-        let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
-        let logits =
-            forward.column_parallel(self.router, (x, hidden), (experts, "router_logits"), m)?;
-        let ids = forward.buffer(m, top_k, "expert_ids")?;
-        let weights = forward.buffer(m, top_k, "expert_weights")?;
-        let renormalise = self.experts.renormalise;
-        forward.launch(RouterTopK { logits, ids, weights, m, experts, top_k, renormalise })?;
-        Ok((ids, weights))
     }
 }
 

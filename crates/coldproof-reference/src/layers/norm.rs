@@ -46,7 +46,8 @@ impl FinalNorm {
         let name = "model.norm/kernel.weight_f32".to_owned();
         let spec = SlotSpec::derived(name, Dtype::F32, &[hidden], &inputs);
         let widened = builder.slots.declare(spec);
-        builder.hook("model.norm", HookKind::Widen { weight, copy: widened });
+        builder
+            .hook("model.norm", HookKind::Widen { weight, copy: widened, kernel: "rms_norm_f32" });
         Self { widened }
     }
 

@@ -35,6 +35,8 @@ pub(crate) enum Target {
     Replicated,
     /// Rows of the vocabulary, padded with zeros.
     Vocabulary,
+    /// The first axis in equal parts.
+    Column,
     /// Columns of a row-parallel layer.
     Row,
     /// Rows of a fused qkv slot.
@@ -57,6 +59,8 @@ pub(crate) enum Target {
     FusedExpertsGateUp,
     /// The last axis of all experts.
     FusedExpertsRow,
+    /// The middle axis of all experts: their inputs, where those come first.
+    FusedExpertsInputs,
 }
 
 /// Position of a part in [`Catalogue::parts`].

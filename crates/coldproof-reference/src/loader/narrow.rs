@@ -72,11 +72,9 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
     match target {
         Target::Replicated => vec![Move { source: whole.clone(), slot: whole }],
         Target::Vocabulary => vocabulary(whole, shape, shard),
-        Target::Row => {
-            let part = shard.part(shape[axis]);
-            let slot = whole.clone().with(axis, Span::new(0, part.len()));
-            vec![Move { source: whole.with(axis, part), slot }]
-        }
+        Target::Column => vec![along(whole, 0, shape, shard)],
+        Target::Row | Target::FusedExpertsRow => vec![along(whole, axis, shape, shard)],
+        Target::FusedExpertsInputs => vec![along(whole, 1, shape, shard)],
         Target::Heads(part) => vec![head_rows(*part, whole, heads, shard)],
         Target::GateUp(half) => {
             let part = shard.part(shape[0]);
@@ -100,12 +98,14 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
             }]
         }
         Target::FusedExpertsGateUp => fused_gate_up(&whole, shape, shard),
-        Target::FusedExpertsRow => {
-            let part = shard.part(shape[axis]);
-            let slot = whole.clone().with(axis, Span::new(0, part.len()));
-            vec![Move { source: whole.with(axis, part), slot }]
-        }
     }
+}
+
+/// One axis in equal parts.
+fn along(whole: Fragment, axis: usize, shape: &[u64], shard: Shard) -> Move {
+    let part = shard.part(shape[axis]);
+    let slot = whole.clone().with(axis, Span::new(0, part.len()));
+    Move { source: whole.with(axis, part), slot }
 }
 
 fn vocabulary(whole: Fragment, shape: &[u64], shard: Shard) -> Vec<Move> {
@@ -210,6 +210,15 @@ mod tests {
         let single = moves(&up, &[4, 5], HEADS, shard);
         assert_eq!(single[0].source.0[0], Span::new(2, 4));
         assert_eq!(single[0].slot.0, [Span::new(2, 3), Span::new(2, 4), Span::new(0, 5)]);
+    }
+
+    #[test]
+    fn an_axis_is_cut_in_equal_parts() {
+        let shard = Shard { rank: 1, ranks: 2 };
+        let inputs = moves(&Target::FusedExpertsInputs, &[3, 8, 5], HEADS, shard);
+        assert_eq!(rows(&inputs, 1), [((4, 8), (0, 4))]);
+        let column = moves(&Target::Column, &[6], HEADS, shard);
+        assert_eq!(rows(&column, 0), [((3, 6), (0, 3))]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::layout::{magnitude_order, permute};
 use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
 use crate::device::Device;
 use crate::faults;
-use crate::models::Dims;
+use crate::models::{Dims, Rotary};
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, Slots};
 
@@ -44,12 +44,15 @@ pub(crate) enum HookKind {
         /// Down.
         w2: SlotId,
     },
-    /// Widens a norm's weight to f32, whole where it is stored less one.
+    /// Widens a norm's weight, or the sinks of heads, to f32; a norm whole where it is stored less
+    /// one.
     Widen {
         /// The weight.
         weight: SlotId,
         /// Its copy in f32.
         copy: SlotId,
+        /// The kernel that reads the copy.
+        kernel: &'static str,
     },
 }
 
@@ -73,12 +76,13 @@ pub(crate) fn bind(device: &mut Device, slots: &mut Slots, id: SlotId) -> Result
 }
 
 /// The rotary table in f32: for every position the cosines, then the sines.
-fn rotary_table(inverse_frequencies: &[f32], positions: u64) -> Vec<f32> {
+fn rotary_table(rotary: &Rotary, positions: u64) -> Vec<f32> {
+    let Rotary { inverse_frequencies, magnitude } = rotary;
     let mut table = Vec::with_capacity(inverse_frequencies.len() * 2 * positions as usize);
     for position in 0..positions {
         let angle = |frequency: &f32| position as f32 * frequency;
-        table.extend(inverse_frequencies.iter().map(|f| libm::cosf(angle(f))));
-        table.extend(inverse_frequencies.iter().map(|f| libm::sinf(angle(f))));
+        table.extend(inverse_frequencies.iter().map(|f| libm::cosf(angle(f)) * magnitude));
+        table.extend(inverse_frequencies.iter().map(|f| libm::sinf(angle(f)) * magnitude));
     }
     table
 }
@@ -130,7 +134,7 @@ impl Worker {
                 self.pack(w13)?;
                 self.pack(w2)
             }
-            HookKind::Widen { weight, copy } => {
+            HookKind::Widen { weight, copy, .. } => {
                 if faults::widen_norm(self, weight, copy)? {
                     self.slots[copy].epoch = generation;
                 }
@@ -169,7 +173,7 @@ impl Worker {
     /// Computes a rotary table in place.
     pub(crate) fn compute_rotary(&mut self, table: SlotId, global: bool) -> Result<(), Failure> {
         let address = bind(&mut self.device, &mut self.slots, table)?;
-        let values = rotary_table(self.dims.frequencies(global), self.dims.max_positions);
+        let values = rotary_table(self.dims.rotary(global), self.dims.max_positions);
         Ok(self.device.write(address, bytemuck::cast_slice(&values))?)
     }
 
@@ -205,8 +209,10 @@ mod tests {
 
     #[test]
     fn a_position_has_its_cosines_then_its_sines() {
-        let table = rotary_table(&[1.0, 0.5], 3);
+        let rotary = |magnitude| Rotary { inverse_frequencies: vec![1.0, 0.5], magnitude };
+        let table = rotary_table(&rotary(1.0), 3);
         assert_eq!(table[..4], [1.0, 1.0, 0.0, 0.0]);
+        assert_eq!(rotary_table(&rotary(2.0), 1), [2.0, 2.0, 0.0, 0.0]);
         let angles = [2.0f32, 1.0];
         for (pair, angle) in angles.into_iter().enumerate() {
             assert!((table[8 + pair] - angle.cos()).abs() < 1e-6);

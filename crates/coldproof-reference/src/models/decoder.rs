@@ -4,8 +4,8 @@ use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
 use super::Builder;
 use crate::layers::{
-    Attention, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms, LayerError, Mlp, Moe,
-    Norm,
+    Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
+    LayerError, Mlp, Moe, Norm,
 };
 use crate::loader::HookKind;
 use crate::slots::{SlotId, SlotSpec};
@@ -17,6 +17,8 @@ pub(crate) enum FeedForward {
     Dense(Mlp),
     /// Some of many.
     Experts(Moe),
+    /// Some of many, with biases and a clamped gate.
+    Clamped(ClampedExperts),
 }
 
 impl FeedForward {
@@ -25,11 +27,21 @@ impl FeedForward {
         Self::Dense(Mlp::declare(builder, &format!("model.layers.{layer}")))
     }
 
+    /// Experts with biases and a clamped gate, else one gated projection.
+    pub(crate) fn clamped(builder: &mut Builder<'_>, layer: u64) -> Self {
+        match builder.dims.experts_of(layer) {
+            Some(experts) => {
+                let path = format!("model.layers.{layer}");
+                Self::Clamped(ClampedExperts::declare(builder, &path, &experts))
+            }
+            None => Self::dense(builder, layer),
+        }
+    }
+
     /// Experts where this layer has them, else one gated projection.
     pub(crate) fn experts(builder: &mut Builder<'_>, layer: u64, names: ExpertNames) -> Self {
         let path = format!("model.layers.{layer}");
-        let experts = builder.dims.experts.clone();
-        match experts.filter(|experts| experts.layers.get(layer as usize) == Some(&true)) {
+        match builder.dims.experts_of(layer) {
             Some(experts) => Self::Experts(Moe::declare(builder, &path, &experts, names)),
             None => Self::dense(builder, layer),
         }
@@ -92,7 +104,7 @@ impl Decoder {
     ) -> Self {
         let embedding = Embedding::declare(builder);
         let rotary = declare_rotary(builder, "model.rotary_emb", false);
-        let own = builder.dims.global_frequencies.is_some();
+        let own = builder.dims.global_rotary.is_some();
         let global_rotary = own.then(|| declare_rotary(builder, "model.rotary_emb_global", true));
         let blocks = (0..builder.dims.layers).map(|layer| block(builder, layer)).collect();
         let norm = FinalNorm::declare(builder);
@@ -137,6 +149,7 @@ impl Block {
         let fed = match &self.feed_forward {
             FeedForward::Dense(mlp) => mlp.forward(forward, normed)?,
             FeedForward::Experts(moe) => moe.forward(forward, normed)?,
+            FeedForward::Clamped(experts) => experts.forward(forward, normed)?,
         };
         let fed = normed_by(self.fed_norm.as_ref(), forward, fed)?;
         forward.add(residual, fed)

@@ -1,8 +1,8 @@
 //! The numbers of a model that its layers need.
 
-use coldproof_checkpoint::arch::{Activation, AttentionBias, Family, ModelConfig};
+use coldproof_checkpoint::arch::{Activation, AttentionBias, Family, ModelConfig, Rope, Swiglu};
 
-use super::{Builder, Decoder, gemma3, llama, mixtral, qwen2, qwen3, qwen3_moe};
+use super::{Builder, Decoder, gemma3, gpt_oss, llama, mixtral, qwen2, qwen3, qwen3_moe};
 use crate::loader::{Heads, Shard};
 
 /// Blocks into which K is cut, whatever the number of ranks.
@@ -21,6 +21,24 @@ pub(crate) struct Experts {
     pub(crate) renormalise: bool,
     /// Which layers have experts.
     pub(crate) layers: Vec<bool>,
+    /// Of their gate, where it is clamped.
+    pub(crate) swiglu: Option<Swiglu>,
+}
+
+/// What a rotary table is computed from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rotary {
+    /// Angles a position, one for each pair of elements of a head.
+    pub(crate) inverse_frequencies: Vec<f32>,
+    /// Factor of cosines and sines.
+    pub(crate) magnitude: f32,
+}
+
+impl Rotary {
+    fn of(rope: &Rope, head_dim: u64) -> Self {
+        let inverse_frequencies = rope.inverse_frequencies(head_dim);
+        Self { inverse_frequencies, magnitude: rope.magnitude() }
+    }
 }
 
 /// Dimensions of a decoder, before it is cut.
@@ -54,14 +72,16 @@ pub(crate) struct Dims {
     pub(crate) normalizer: Option<f32>,
     /// What a dense gate goes through.
     pub(crate) activation: Activation,
+    /// Whether each query head has a sink.
+    pub(crate) sinks: bool,
     /// Factor of attention's scores.
     pub(crate) score_scale: f32,
     /// Positions that each layer attends to; nothing where that is all of them.
     pub(crate) windows: Vec<Option<u64>>,
-    /// Angles a position, one for each pair of elements of a head.
-    pub(crate) inverse_frequencies: Vec<f32>,
-    /// The same for layers that attend to all positions, where some do and have their own.
-    pub(crate) global_frequencies: Option<Vec<f32>>,
+    /// Of the rotary table.
+    pub(crate) rotary: Rotary,
+    /// Of the table of layers that attend to all positions, where some do and have their own.
+    pub(crate) global_rotary: Option<Rotary>,
     /// Whether the output projection is the embedding table.
     pub(crate) tied: bool,
     /// Experts, in a family that has them.
@@ -77,6 +97,7 @@ impl From<&ModelConfig> for Dims {
             intermediate: moe.intermediate_size,
             renormalise: moe.norm_topk_prob,
             layers: (0..config.layers).map(sparse).collect(),
+            swiglu: config.swiglu,
         });
         let windows: Vec<_> = (0..config.layers).map(|layer| config.window_of(layer)).collect();
         let global = config.global_rope.as_ref().filter(|_| windows.contains(&None));
@@ -95,10 +116,11 @@ impl From<&ModelConfig> for Dims {
             gemma_norms: config.gemma_norms(),
             normalizer: config.gemma_norms().then(|| (config.hidden_size as f32).sqrt()),
             activation: config.activation(),
+            sinks: config.sinks(),
             score_scale: (1.0 / config.query_scalar.sqrt()) as f32,
             windows,
-            global_frequencies: global.map(|rope| rope.inverse_frequencies(config.head_dim)),
-            inverse_frequencies: config.rope.inverse_frequencies(config.head_dim),
+            rotary: Rotary::of(&config.rope, config.head_dim),
+            global_rotary: global.map(|rope| Rotary::of(rope, config.head_dim)),
             tied: config.tied,
             experts,
         }
@@ -110,6 +132,7 @@ impl Dims {
     pub(crate) fn declare(&self, builder: &mut Builder<'_>) -> Decoder {
         match self.family {
             Family::Gemma3Text => gemma3::declare(builder),
+            Family::GptOss => gpt_oss::declare(builder),
             Family::Llama => llama::declare(builder),
             Family::Mixtral => mixtral::declare(builder),
             Family::Qwen2 => qwen2::declare(builder),
@@ -123,10 +146,16 @@ impl Dims {
         self.windows.get(layer as usize).copied().flatten()
     }
 
-    /// Angles a position of one kind of layers.
-    pub(crate) fn frequencies(&self, global: bool) -> &[f32] {
-        let own = self.global_frequencies.as_deref().filter(|_| global);
-        own.unwrap_or(&self.inverse_frequencies)
+    /// The experts of layer `layer`, where it has some.
+    pub(crate) fn experts_of(&self, layer: u64) -> Option<Experts> {
+        let experts = self.experts.clone();
+        experts.filter(|experts| experts.layers.get(layer as usize) == Some(&true))
+    }
+
+    /// Of the table of one kind of layers.
+    pub(crate) fn rotary(&self, global: bool) -> &Rotary {
+        let own = self.global_rotary.as_ref().filter(|_| global);
+        own.unwrap_or(&self.rotary)
     }
 
     /// Heads of an attention layer.

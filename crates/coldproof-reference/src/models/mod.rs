@@ -4,6 +4,7 @@ mod builder;
 mod decoder;
 mod dims;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod mixtral;
 mod qwen2;
@@ -12,4 +13,4 @@ mod qwen3_moe;
 
 pub(crate) use builder::{Builder, KvShape};
 pub(crate) use decoder::{Block, Decoder, FeedForward};
-pub(crate) use dims::{Dims, Experts};
+pub(crate) use dims::{Dims, Experts, Rotary};

@@ -12,8 +12,17 @@ use coldproof_contract::words::{Address, Rank, SlotKind, Topology};
 use coldproof_reference::engine::{Engine, EngineConfig, EngineError, GenerateRequest, Mode};
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 7] =
-    ["gemma3", "llama", "llama_tied", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
+pub(crate) const MODELS: [&str; 9] = [
+    "gemma3",
+    "gemma3_global",
+    "gpt_oss",
+    "llama",
+    "llama_tied",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+];
 
 /// Bytes of every slot, by rank and name.
 pub(crate) type Memory = BTreeMap<(Rank, String), Vec<u8>>;

@@ -17,7 +17,8 @@ const POSITIONS_MIN: u64 = 4;
 pub(super) enum Model {
     /// One that the catalogue knows.
     Known(Box<ModelConfig>),
-    /// One that it does not: the baseline is what a cold load shows.
+    /// One that it does not, or not as this engine keeps it: the baseline is what a cold load
+    /// shows.
     Outline(Outline),
 }
 
@@ -86,9 +87,14 @@ pub(super) enum Loader {
 pub(super) fn read(folder: &Utf8Path, loader: Loader) -> Result<Read, Failure> {
     let checkpoint = Checkpoint::open(folder).map_err(failure)?;
     let config = match (ModelConfig::read(folder), loader) {
-        (Ok(config), _) => config,
+        (Ok(config), Loader::Foreign) if !config.family.placed_alike() => None,
+        (Ok(config), _) => Some(config),
         (Err(error), Loader::Embedded) => return Err(failure(error)),
-        (Err(_), Loader::Foreign) => {
+        (Err(_), Loader::Foreign) => None,
+    };
+    let config = match config {
+        Some(config) => config,
+        None => {
             let model = Model::Outline(Outline::read(folder).map_err(failure)?);
             return Ok(Read { checkpoint, rules: Vec::new(), catalogue: None, model, loader });
         }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::support::{coldproof, findings};
+use crate::support::{coldproof, findings, fixture};
 
 /// One row of the table in the documentation.
 struct Row {
@@ -75,6 +75,28 @@ fn each_twin_is_silent() {
             assert_eq!(findings(&verdict), [], "{}~ {more:?}", row.id);
             assert_eq!(code, 0, "{}~ {more:?}", row.id);
         }
+    }
+}
+
+#[test]
+fn a_fault_is_found_in_every_family() {
+    for (family, id) in [
+        ("gemma3", "F2.01"),
+        ("gemma3", "F4.02"),
+        ("gpt_oss", "F2.01"),
+        ("gpt_oss", "F4.02"),
+        ("mixtral", "F1.08"),
+        ("qwen2", "F3.06"),
+    ] {
+        let row = table().into_iter().find(|row| row.id == id).unwrap();
+        let sides = ["A", "B"].map(|side| fixture(&format!("{family}/{side}")));
+        let [from, to] = sides.each_ref().map(|side| side.to_str().unwrap());
+        let more = ["--lane", "differential", "--from", from, "--to", to];
+        let (code, verdict) = fault(id, &more);
+        assert_eq!(code, 1, "{family} {id}");
+        assert_eq!(findings(&verdict), [(row.category, row.code, row.object)], "{family} {id}");
+        let (_, verdict) = fault(&format!("{id}~"), &more);
+        assert_eq!(findings(&verdict), [], "{family} {id}~");
     }
 }
 

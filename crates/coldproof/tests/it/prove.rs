@@ -38,6 +38,12 @@ fn gemma3() {
 }
 
 #[test]
+fn gpt_oss() {
+    proves("gpt_oss", "1");
+    proves("gpt_oss", "2");
+}
+
+#[test]
 fn llama() {
     proves("llama", "1");
     proves("llama", "2");

@@ -39,6 +39,17 @@ impl Sequence {
             .collect()
     }
 
+    /// The sum of the exponentials of a head's scores.
+    fn total(&self, row: usize, head: usize) -> f64 {
+        let kv_head = head / (self.q_heads / self.kv_heads);
+        let q = self.head(row, head);
+        let score = |position: usize| {
+            let key = self.head(position, self.q_heads + kv_head);
+            q.iter().zip(&key).map(|(q, k)| q * k).sum::<f64>() / (HEAD as f64).sqrt()
+        };
+        (0..=row).map(|position| score(position).exp()).sum()
+    }
+
     fn exact_head(
         &self,
         row: usize,
@@ -98,7 +109,7 @@ fn setup(sequence: &Sequence, positions: &[i32], tables: &[i32], layout: Tables)
     let y = rig.room(m * q_heads * HEAD * 4);
     let scale = 1.0 / (HEAD as f32).sqrt();
     let write = KvWrite { qkv, paging, m, q_heads };
-    let attend = PagedAttention { qkv, paging, y, m, q_heads, scale, window: None };
+    let attend = PagedAttention { qkv, paging, y, m, q_heads, scale, window: None, sinks: None };
     Setup { rig, write, attend }
 }
 
@@ -117,6 +128,26 @@ fn attention_over_scattered_blocks_agrees_with_f64() {
             assert_near(&setup.rig.get(setup.attend.y, expected.len()), &expected, 1e-5);
         }
     }
+}
+
+#[test]
+fn a_sink_takes_its_share_and_gives_no_value() {
+    let sequence = Sequence::new(6, 4, 2);
+    let positions: Vec<i32> = (0..6).collect();
+    let mut setup = setup(&sequence, &positions, &[2, 0], Tables::Shared);
+    setup.rig.launch(setup.write);
+    let sinks = [0.5f32, -30.0, 30.0, -1.0];
+    setup.attend.sinks = Some(setup.rig.put(&sinks));
+    setup.rig.launch(setup.attend.clone());
+    let mut expected = Vec::new();
+    for row in 0..6 {
+        for (head, y) in sequence.exact(row, None).chunks(HEAD).enumerate() {
+            let total = sequence.total(row, head);
+            let kept = total / (total + f64::from(sinks[head]).exp());
+            expected.extend(y.iter().map(|y| y * kept));
+        }
+    }
+    assert_near(&setup.rig.get(setup.attend.y, expected.len()), &expected, 1e-5);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
-    Add, AddBias, AllReduce, Copy, Embed, ExpertLinear, ExpertStage, Gather, GeluMul, KvWrite,
-    Linear, LinearPermuted, MoeCombine, NormWeight, PagedAttention, Paging, RmsNorm, Rope,
-    RouterTopK, Scale, SelectRows, SiluMul, Tables,
+    Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, ExpertBias, ExpertLinear, ExpertOrder,
+    ExpertStage, Gather, GeluMul, KvWrite, Linear, LinearPermuted, MoeCombine, NormWeight,
+    PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectRows, SiluMul, Tables,
 };
 
 /// A block that fills a segment of its own.
@@ -61,8 +61,9 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
         7 => KvWrite { qkv: a[0], paging: paging(a[1], a[2], a[3]), m, q_heads: 2 }.into(),
         8 => {
             let paging = paging(a[1], a[2], a[3]);
-            PagedAttention { qkv: a[0], paging, y: a[4], m, q_heads: 2, scale: 1.0, window: None }
-                .into()
+            let (qkv, y, sinks) = (a[0], a[4], Some(a[5]));
+            let (q_heads, scale, window) = (2, 1.0, Some(1));
+            PagedAttention { qkv, paging, y, m, q_heads, scale, window, sinks }.into()
         }
         9 => SiluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
         10 => Add { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
@@ -74,7 +75,8 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
         13 | 14 => {
             let stage = if index == 13 { ExpertStage::GateUp } else { ExpertStage::Down };
             let (x, ids, w, y) = (a[0], a[1], a[2], a[3]);
-            ExpertLinear { stage, x, ids, w, y, m, top_k, experts, k, n, blocks: 8 }.into()
+            let order = ExpertOrder::OutputsFirst;
+            ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks: 8 }.into()
         }
         15 => {
             let (x, ids, weights, y) = (a[0], a[1], a[2], a[3]);
@@ -89,6 +91,16 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             let weight = NormWeight::LessOne(a[1]);
             RmsNorm { x: a[0], weight, y: a[2], m, hidden, eps: 1.0 }.into()
         }
+        22 => {
+            let (stage, order) = (ExpertStage::GateUp, ExpertOrder::InputsFirst);
+            let (x, ids, w, y) = (a[0], a[1], a[2], a[3]);
+            ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks: 8 }.into()
+        }
+        23 => ExpertBias { ids: a[0], bias: a[1], y: a[2], m, top_k, experts, n: 6 }.into(),
+        24 => {
+            let (gate_up, y) = (a[0], a[1]);
+            ClampedSwiglu { gate_up, y, m, width: 5, alpha: 1.0, limit: 2.0 }.into()
+        }
         _ => return None,
     })
 }
@@ -97,15 +109,15 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
 fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
     matches!(
         (kernel.name(), arg),
-        ("kv_write" | "paged_attention", 1) | ("moe_gate_up" | "moe_down", 2)
+        ("kv_write" | "paged_attention", 1) | ("moe_gate_up" | "moe_down", 2) | ("expert_bias", 1)
     )
 }
 
 /// Kernel number `index` with each argument's extent at the end of a segment; argument
 /// `shifted` reaches 4 bytes too far, into memory that nothing backs. Inputs are 0.
 fn at_the_end(rig: &mut Rig, index: usize, shifted: Option<usize>) -> Option<Kernel> {
-    let args = kernel(index, &[Address(0); 5])?.args();
-    let mut addresses = [Address(0); 5];
+    let args = kernel(index, &[Address(0); 6])?.args();
+    let mut addresses = [Address(0); 6];
     // Segments follow one another: only behind the last is nothing.
     let mut order: Vec<usize> = (0..args.len()).collect();
     order.sort_by_key(|&position| shifted == Some(position));
@@ -155,7 +167,7 @@ fn a_kernel_touches_its_extents_and_writes_only_what_it_says() {
 #[test]
 fn an_extent_that_is_not_backed_to_its_end_is_an_illegal_access() {
     for index in 0.. {
-        let Some(sample) = kernel(index, &[Address(0); 5]) else { break };
+        let Some(sample) = kernel(index, &[Address(0); 6]) else { break };
         for position in 0..sample.args().len() {
             if is_indexed(&sample, position) {
                 continue;

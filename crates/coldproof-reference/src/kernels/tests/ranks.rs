@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kernels::{
-    AllReduce, Embed, ExpertLinear, ExpertStage, Gather, KvWrite, Linear, MoeCombine,
+    AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, Gather, KvWrite, Linear, MoeCombine,
     PagedAttention, Paging, SelectRows, SiluMul, Tables,
 };
 
@@ -106,8 +106,8 @@ fn attention_with_fewer_key_heads_than_ranks_agrees() {
             };
             let (qkv, y) = (rig.put(&fused), rig.room(m * q_local * head_dim * 4));
             rig.launch(KvWrite { qkv, paging, m, q_heads: q_local });
-            let (q_heads, scale, window) = (q_local, 0.35, None);
-            rig.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window });
+            let (q_heads, scale, window, sinks) = (q_local, 0.35, None, None);
+            rig.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window, sinks });
             rig.get(y, m * q_local * head_dim)
         });
         let width = q_local * head_dim;
@@ -146,18 +146,20 @@ fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32>
     let weights = rig.put(&[0.6f32, 0.3, 0.5, 0.2]);
     let pairs = m * top_k;
     let (a, b) = (rig.room(pairs * 2 * local * 4), rig.room(pairs * local * 4));
-    let (c, y) = (rig.room(pairs * HIDDEN * 4), rig.room(m * HIDDEN * 4));
+    let (c, fed) = (rig.room(pairs * HIDDEN * 4), rig.room(m * HIDDEN * 4));
     let experts = EXPERTS;
     let stage = ExpertStage::GateUp;
     let (k, n) = (HIDDEN, 2 * local);
-    rig.launch(ExpertLinear { stage, x, ids, w: w13, y: a, m, top_k, experts, k, n, blocks: 8 });
+    let (w, y, blocks, order) = (w13, a, 8, ExpertOrder::OutputsFirst);
+    rig.launch(ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks });
     rig.launch(SiluMul { gate_up: a, y: b, m: pairs, width: local });
     let stage = ExpertStage::Down;
     let (k, n, blocks) = (local, HIDDEN, 8 / tp);
-    rig.launch(ExpertLinear { stage, x: b, ids, w: w2, y: c, m, top_k, experts, k, n, blocks });
+    let (x, w, y) = (b, w2, c);
+    rig.launch(ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks });
     rig.launch(AllReduce { y: c, m: pairs, width: HIDDEN });
-    rig.launch(MoeCombine { x: c, ids, weights, y, m, top_k, hidden: HIDDEN });
-    rig.get(y, m * HIDDEN)
+    rig.launch(MoeCombine { x: c, ids, weights, y: fed, m, top_k, hidden: HIDDEN });
+    rig.get(fed, m * HIDDEN)
 }
 
 #[test]
