@@ -89,11 +89,12 @@ impl Family {
         }
     }
 
-    /// Whether engines at large keep sources at the catalogue's slots and in its order; where they
-    /// do not, what a cold load shows is the placement there.
+    /// Whether engines at large keep sources at the catalogue's slots, in its order and as they
+    /// are; where they do not, what a cold load shows is the placement there. vLLM turns the
+    /// experts of gpt_oss, and on CPU it widens the biases of qwen2.
     #[must_use]
     pub const fn placed_alike(self) -> bool {
-        !matches!(self, Self::GptOss)
+        !matches!(self, Self::GptOss | Self::Qwen2)
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
