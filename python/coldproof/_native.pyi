@@ -192,3 +192,79 @@ class Receipt:
         buffered: Sequence[str] = (),
         ready: bool = True,
     ) -> Receipt: ...
+
+def device_status(ordinal: int = 0, platform: str = "cuda") -> str:
+    """Say in one line what a device is, or what is missing."""
+
+@final
+class Device:
+    """A device, opened by its number in the driver's order."""
+
+    def __new__(cls, ordinal: int = 0, platform: str = "cuda") -> Device: ...
+    def describe(self) -> str:
+        """Return its name and driver, in one line."""
+    def synchronise(self) -> None:
+        """Wait for everything that was launched on it."""
+    def allocation(self, address: int) -> tuple[int, int] | None:
+        """Return the driver's allocation around an address, as (address, bytes)."""
+    def capture_under_way(self, stream: int) -> int:
+        """Return the handle of the graph that a stream records now."""
+    def census(
+        self, graph: int, known: Sequence[tuple[int, int]] = (), table_bytes: int = 4096
+    ) -> Census:
+        """Count what a raw ``CUgraph`` retains; ``known`` is memory that is or was there."""
+    def digests(
+        self,
+        tensors: Sequence[tuple[str, str, Sequence[int], Sequence[int], int]],
+        tile_blocks: int = 2048,
+    ) -> DigestPlan:
+        """Load tensors, each as (name, dtype, shape, stride, address), for one launch."""
+
+@final
+class DigestPlan:
+    """Tensors whose digests can be taken again and again."""
+
+    def run(self, stream: int = 0) -> list[str]:
+        """Digest all of them behind what ``stream`` holds."""
+    def last_ms(self) -> float:
+        """Return the milliseconds of device time of the last launch."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors."""
+    def __len__(self) -> int: ...
+
+@final
+class Census:
+    """What one graph retains."""
+
+    @property
+    def nodes(self) -> list[tuple[list[int], str, str, int, str | None]]:
+        """Every node: (path, kind, kernel, arguments, why it could not be read)."""
+    @property
+    def addresses(self) -> list[tuple[int, int, int, int, int | None]]:
+        """Every address: (node, argument, byte in it, address, place in a table)."""
+    @property
+    def others(self) -> list[tuple[int, int]]:
+        """The driver's allocations under addresses that the caller did not know."""
+    @property
+    def unfollowed(self) -> list[int]:
+        """Addresses behind which no table could be looked for."""
+    def __len__(self) -> int: ...
+
+@final
+class RetainedLog:
+    """An allocator's log, cut where graphs were captured."""
+
+    def __new__(
+        cls,
+        events: Sequence[tuple[str, int, int, int]],
+        captured: int,
+        pools: Sequence[tuple[int, int]] = (),
+    ) -> RetainedLog: ...
+    def judge(
+        self,
+        addresses: Sequence[int],
+        then: Sequence[tuple[str, int, int, str, bool]],
+        now: Sequence[tuple[str, int, int, str, bool]],
+    ) -> list[tuple[int, str, str | None, str, str]]:
+        """Say what became of each address: (address, class, owner, fate, detail)."""

@@ -31,3 +31,7 @@ class LedgerError(ColdproofError):
 
 class ReceiptError(ColdproofError):
     """Receipts that do not make one update."""
+
+
+class DeviceError(ColdproofError):
+    """A device that is not there, or a call that its driver refused."""

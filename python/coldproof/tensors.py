@@ -51,6 +51,11 @@ def digest(tensor: torch.Tensor, *, name: str | None = None) -> str:
     nbytes = plain.numel() * plain.element_size()
     if name is None:
         return _native.content_digest(plain.data_ptr(), nbytes)
-    dtype = str(plain.dtype).removeprefix("torch.")
-    spelling = _SPELLINGS.get(dtype, dtype)
-    return _native.source_digest(name, spelling, list(plain.shape), plain.data_ptr(), nbytes)
+    shape = list(plain.shape)
+    return _native.source_digest(name, spelling(plain.dtype), shape, plain.data_ptr(), nbytes)
+
+
+def spelling(dtype: torch.dtype) -> str:
+    """Spell an element type as safetensors does; one that it lacks keeps torch's name."""
+    name = str(dtype).removeprefix("torch.")
+    return _SPELLINGS.get(name, name)

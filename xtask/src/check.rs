@@ -7,6 +7,10 @@ use anyhow::Result;
 use crate::house::House;
 use crate::{process, python, tidy, tools};
 
+/// Where Python files lie.
+const PYTHON: [&str; 5] =
+    ["python", "testdata", "scripts", "examples", "crates/coldproof-device/kernels"];
+
 /// Formatting, lints, the house rules, the Python files and their types, and the dependencies.
 pub(crate) fn run(house: &House) -> Result<()> {
     process::run(&mut process::cargo(&house.root, &["fmt", "--all", "--check"]))?;
@@ -16,11 +20,7 @@ pub(crate) fn run(house: &House) -> Result<()> {
     let python = python::environment(house)?;
     for task in [&["check"][..], &["format", "--check"]] {
         let mut command = Command::new(&python);
-        command
-            .current_dir(&house.root)
-            .args(["-m", "ruff"])
-            .args(task)
-            .args(["python", "testdata"]);
+        command.current_dir(&house.root).args(["-m", "ruff"]).args(task).args(PYTHON);
         process::run(&mut command)?;
     }
     process::run(Command::new(&python).current_dir(&house.root).args(["-m", "mypy"]))?;

@@ -15,6 +15,7 @@ pub(crate) enum Raise {
     Transaction,
     Ledger,
     Receipt,
+    Device,
 }
 
 impl Raise {
@@ -27,6 +28,7 @@ impl Raise {
             Self::Transaction => "TransactionError",
             Self::Ledger => "LedgerError",
             Self::Receipt => "ReceiptError",
+            Self::Device => "DeviceError",
         }
     }
 

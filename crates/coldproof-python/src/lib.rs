@@ -4,6 +4,7 @@
 //! becomes a Python exception; the interpreter is released wherever bytes are read in bulk.
 
 mod command_line;
+mod device;
 mod digest;
 mod errors;
 mod fingerprint;
@@ -12,6 +13,7 @@ mod memory;
 mod read_back;
 mod receipts;
 mod registry;
+mod retained;
 mod storages;
 mod transaction;
 mod walk;
@@ -24,6 +26,8 @@ mod native {
     #[pymodule_export]
     use crate::command_line::main;
     #[pymodule_export]
+    use crate::device::{DeviceReader, DigestPlan, GraphCensus, device_status};
+    #[pymodule_export]
     use crate::digest::{content_digest, source_digest};
     #[pymodule_export]
     use crate::fingerprint::TensorFingerprint;
@@ -35,6 +39,8 @@ mod native {
     use crate::receipts::{RankReceipt, reconcile};
     #[pymodule_export]
     use crate::registry::{Difference, SlotRegistry, SlotSnapshot};
+    #[pymodule_export]
+    use crate::retained::RetainedLog;
     #[pymodule_export]
     use crate::transaction::Transaction;
     #[pymodule_export]

@@ -1,5 +1,5 @@
 //! What an address that was captured is now, spelled out from the allocator's log alone (R71): slow
-//! and plain, for [`Blocks`] to be held against.
+//! and plain, for [`Blocks`] and [`MemoryLog`] to be held against.
 //!
 //! "The slot has moved" is neither necessary nor sufficient: a block may be freed and reused while
 //! its slot still names it, and a slot may move while its old block lives on. Whether somebody owns
@@ -8,23 +8,11 @@
 use proptest::prelude::*;
 
 use super::facts::Blocks;
+use super::retained::{Fate, MemoryEvent, MemoryLog, Owners};
 use crate::evidence::{
     AllocFact, ArgFact, ArmHeader, ArmView, Event, Fact, FreeFact, LaneName, NodeFact, RegionFact,
 };
 use crate::words::{Address, ByteRange, Rank, StorageId, Topology};
-
-/// One line of the allocator's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemoryEvent {
-    /// A block was handed out, under a serial that is never used again.
-    Alloc { storage: StorageId, range: ByteRange },
-    /// A block was taken back.
-    Free { storage: StorageId },
-    /// A range was backed by memory.
-    Map { range: ByteRange },
-    /// A range lost its memory. Blocks in it keep their addresses.
-    Unmap { range: ByteRange },
-}
 
 /// What a captured address is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +228,20 @@ proptest! {
             let unmapped = blocks.unmapped(address, step).is_some();
             prop_assert_eq!(unmapped, !is_mapped(&log[..end], address));
             let is_freed = freed.is_some_and(|(when, _)| when <= step);
+            let ownerless = Owners::default();
+            let retained = MemoryLog::new(&log[..end], captured, &[]);
+            let retained = retained.judge(address, &ownerless, &ownerless);
+            let fate = match staleness(&log[..end], captured, address) {
+                Staleness::Unresolved if unmapped && is_mapped(&log[..captured], address) => {
+                    Fate::Dangling { unmapped }
+                }
+                Staleness::Unresolved | Staleness::Live => Fate::Alive,
+                Staleness::Unmapped => Fate::Dangling { unmapped: true },
+                Staleness::Free => Fate::Dangling { unmapped: false },
+                Staleness::FreedSince { reused_by: by } => Fate::Reused { by, owner: None },
+            };
+            prop_assert_eq!(retained.fate, fate);
+            prop_assert_eq!(retained.block, block.map(|block| block.fact.storage));
             match staleness(&log[..end], captured, address) {
                 Staleness::Unresolved => prop_assert!(block.is_none()),
                 Staleness::Live => prop_assert!(block.is_some() && !is_freed && !unmapped),

@@ -1,0 +1,8 @@
+//! CUDA through its driver, which is loaded when a device is opened.
+#![expect(unsafe_code, reason = "the driver is a C library")]
+
+mod digests;
+mod driver;
+mod graph;
+
+pub(crate) use driver::Cuda;
