@@ -88,6 +88,21 @@ def test_experts_and_sinks_that_are_not_loaded(prove: Prove) -> None:
         assert sinks, proof.summary
 
 
+def test_a_copy_of_the_sinks_in_another_dtype_stays_behind(prove: Prove) -> None:
+    # The CPU attention takes sinks in bf16 as they are. Of others it makes an fp32 copy, at the
+    # first forward and never again.
+    proof = update(prove, "gpt_oss", "--engine-arg", 'dtype="float16"')
+    assert proof.code == 1
+    copies = [f"model.layers.{layer}.attn.attn/impl.sinks" for layer in (0, 1)]
+    for copy in copies:
+        assert copy in proof.objects("derived-stale"), proof.summary
+        assert "it still holds the bytes of the generation before" in proof.events(
+            "derived-stale", copy
+        )
+    # In bf16 there is none.
+    assert not set(copies) & set(update(prove, "gpt_oss").objects())
+
+
 @pytest.mark.parametrize("family", ["llama_tied", "gemma3"])
 def test_a_tied_head_that_is_not_packed_again(prove: Prove, family: str) -> None:
     # Only the embedding is delivered, so the head that shares its weight is never finished, and the
