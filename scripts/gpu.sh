@@ -10,7 +10,11 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python="${PYTHON:-python3}"
-export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1
+# A checkout in which the module was never built is no package: the installed one is taken.
+if compgen -G 'python/coldproof/_native*.so' > /dev/null; then
+  export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
+fi
 status="$("$python" -c 'from coldproof import _native; print(_native.device_status())')"
 case "$status" in
   'no CUDA driver:'* | '')

@@ -7,10 +7,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// built.
 #[derive(Debug, Parser)]
 #[command(name = "coldproof", version, propagate_version = true, after_long_help = EXAMPLES)]
+#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    /// Say what a finding means and what to do about it.
+    #[arg(long, value_name = "CODE")]
+    pub explain: Option<String>,
     /// The command.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 const EXAMPLES: &str = "\
@@ -20,6 +24,7 @@ Examples:
   coldproof prove --fault F1.05                     the embedded engine with a known bug
   coldproof check run/evidence.jsonl                judge recorded evidence again
   coldproof keys B                                  two-way key accounting
+  coldproof --explain source-missing                what a finding means, and what to do
 
 Exit codes: 0 proven, 1 a finding, 2 bad input or usage, 3 undecided, 70 a bug, 130 interrupted.";
 
@@ -43,6 +48,8 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Print the manual page, in roff.
+    Man,
     /// Serve the embedded engine over the engine protocol on stdin and stdout.
     #[command(hide = true)]
     Agent,

@@ -79,9 +79,11 @@ def _faults(arms: dict[str, Task], stale: int) -> list[str]:
         wrong.append(f"the census lacks {missed}")
     if "said cold" not in cold.findings:
         wrong.append(f"no cold B: {_why(cold)}")
-    if cell.is_known and bool(stale) != bool(cell.stale):
+    if cell.is_known and stale != cell.stale:
         wrong.append(f"a probe saw {cell.stale} stale addresses")
     held = _truth(arms, "hold", "hold")
+    if not cell.is_known and stale and _truth(arms, "warm", "warm") == _ALL:
+        wrong.append("flagged, and right without the gate")
     # Old memory that is held is there; only sleep takes what lies in it away.
     kept = held.startswith(("bit", "wrong")) or (cell.sleep and not cell.is_known)
     if not kept or ((cell.outlives or stale == 0) and held != _ALL):
@@ -115,8 +117,6 @@ def _unmended(arms: dict[str, Task]) -> list[str]:
 def _remarks(arms: dict[str, Task], stale: int) -> list[str]:
     """Say what a reader wants to know beside the verdict."""
     cell, said = arms["gated"].cell, []
-    if cell.stale is not None and stale and stale != cell.stale:
-        said.append(f"the probe's count was {cell.stale}")
     if any(kinds := arms["gated"].findings.get("moved paths", {}).values()):
         said.append("moved paths: {} stale, {} harmless, {} in no graph".format(*kinds))
     if not cell.is_known:

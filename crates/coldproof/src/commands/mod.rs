@@ -3,6 +3,7 @@
 mod agent;
 mod check;
 mod digest;
+mod explain;
 mod keys;
 mod perturb;
 mod prove;
@@ -10,12 +11,15 @@ mod sentinel;
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind::MissingSubcommand;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command, Format};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::{interrupt, output};
+
+const NO_COMMAND: &str = "a command is missing";
 
 /// Runs one command line and prints its result. `own_command` starts this program again, where that
 /// is not the running executable.
@@ -24,8 +28,15 @@ pub(crate) fn run(args: &[OsString], own_command: Option<Vec<OsString>>) -> Exit
         Ok(cli) => cli,
         Err(error) => return usage(args, &error),
     };
-    let format = format(&cli.command);
-    let result = match &cli.command {
+    let command = match (&cli.explain, &cli.command) {
+        (Some(code), _) => {
+            return explain::run(code).unwrap_or_else(|failure| report(&failure, Format::Text));
+        }
+        (None, Some(command)) => command,
+        (None, None) => return usage(args, &Cli::command().error(MissingSubcommand, NO_COMMAND)),
+    };
+    let format = format(command);
+    let result = match command {
         Command::Prove(args) => prove::run(args, own_command),
         Command::Check(args) => check::run(args),
         Command::Keys(args) => keys::run(args),
@@ -33,6 +44,7 @@ pub(crate) fn run(args: &[OsString], own_command: Option<Vec<OsString>>) -> Exit
         Command::Perturb(args) => perturb::run(args),
         Command::Sentinel(args) => sentinel::run(args),
         Command::Completions { shell } => completions(*shell),
+        Command::Man => man(),
         Command::Agent => agent::run(),
     };
     interrupt::hold();
@@ -47,7 +59,7 @@ const fn format(command: &Command) -> Format {
         Command::Digest(args) => args.format,
         Command::Perturb(args) => args.format,
         Command::Sentinel(args) => args.format,
-        Command::Completions { .. } | Command::Agent => Format::Text,
+        Command::Completions { .. } | Command::Man | Command::Agent => Format::Text,
     }
 }
 
@@ -83,6 +95,14 @@ fn usage(args: &[OsString], error: &clap::Error) -> Exit {
 fn completions(shell: clap_complete::Shell) -> Result<Exit, Failure> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "coldproof", &mut text);
+    output::print(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::Proven)
+}
+
+fn man() -> Result<Exit, Failure> {
+    let mut text = Vec::new();
+    let page = clap_mangen::Man::new(Cli::command()).render(&mut text);
+    page.map_err(|error| Failure::output("the manual page", &error))?;
     output::print(&String::from_utf8_lossy(&text))?;
     Ok(Exit::Proven)
 }

@@ -127,6 +127,18 @@ fn help_has_examples_and_completions_are_made() {
     let ran = coldproof(&["completions", "bash"]);
     assert_eq!(ran.code, 0);
     assert!(ran.stdout.contains("coldproof"));
+    let ran = coldproof(&["man"]);
+    assert_eq!(ran.code, 0);
+    assert!(ran.stdout.contains(".TH coldproof 1"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_code_is_explained_and_one_that_is_none_is_refused_with_the_list() {
+    let ran = coldproof(&["--explain", "source-missing"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("# source-missing\n"), "{}", ran.stdout);
+    bad(&["--explain", "source-lost"], "source-missing");
+    bad(&["--explain", "source-missing", "prove"], "--explain");
 }
 
 #[test]
