@@ -63,17 +63,17 @@ impl Rope {
 
     /// The parameters of one kind of layers.
     pub(super) fn of(fields: Fields<'_>) -> Result<Self, ConfigError> {
-        let theta = fields.positive("rope_theta")?.unwrap_or(DEFAULT_THETA);
+        let theta = base(&fields)?.unwrap_or(DEFAULT_THETA);
         Ok(Self { theta, scaling: RopeScaling::read(fields)? })
     }
 
     /// As [`Rope::read`], with the family's own base where the configuration names none.
     pub(super) fn read_or(fields: Fields<'_>, usual: f64) -> Result<Self, ConfigError> {
-        let outer_theta = fields.positive("rope_theta")?;
+        let outer_theta = base(&fields)?;
         let parameters = fields.object("rope_parameters")?;
         let scaling = fields.object("rope_scaling")?;
         let inner_theta = match parameters {
-            Some(parameters) => parameters.positive("rope_theta")?,
+            Some(parameters) => base(&parameters)?,
             None => None,
         };
         if let (Some(outer), Some(inner)) = (outer_theta, inner_theta)
@@ -155,6 +155,19 @@ impl Rope {
     }
 }
 
+/// The base of the frequencies. Powers of one are all alike, and its logarithm divides nothing.
+fn base(fields: &Fields<'_>) -> Result<Option<f64>, ConfigError> {
+    let theta = fields.positive("rope_theta")?;
+    match theta {
+        Some(theta) if theta <= 1.0 => Err(ConfigError::Size {
+            field: fields.path("rope_theta"),
+            value: theta.to_string(),
+            reason: "it must exceed 1".to_owned(),
+        }),
+        theta => Ok(theta),
+    }
+}
+
 impl RopeScaling {
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
         fields.only("partial_rotary_factor", &[json!(1), json!(1.0)])?;
@@ -185,10 +198,19 @@ impl RopeScaling {
                 for other in ["attention_factor", "mscale", "mscale_all_dim"] {
                     fields.only(other, &[])?;
                 }
+                let beta_fast = fields.positive("beta_fast")?.unwrap_or(32.0);
+                let beta_slow = fields.positive("beta_slow")?.unwrap_or(1.0);
+                if beta_fast <= beta_slow {
+                    return Err(ConfigError::Size {
+                        field: fields.path("beta_fast"),
+                        value: beta_fast.to_string(),
+                        reason: format!("it must exceed beta_slow ({beta_slow})"),
+                    });
+                }
                 Ok(Self::Yarn {
                     factor: fields.required_positive("factor")?,
-                    beta_fast: fields.positive("beta_fast")?.unwrap_or(32.0),
-                    beta_slow: fields.positive("beta_slow")?.unwrap_or(1.0),
+                    beta_fast,
+                    beta_slow,
                     original_max_positions: fields
                         .required_size("original_max_position_embeddings")?,
                     truncate: fields.flag("truncate")?.unwrap_or(true),

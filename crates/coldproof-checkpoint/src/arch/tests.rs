@@ -266,6 +266,12 @@ fn rotary_frequencies_are_those_of_transformers() {
         "low_freq_factor": 4.0, "high_freq_factor": 1.0,
         "original_max_position_embeddings": 8192}});
     assert!(refused("llama", crossed).contains("must exceed low_freq_factor (4)"));
+    let crossed = json!({"rope_parameters": {"rope_type": "yarn", "factor": 8.0,
+        "beta_fast": 1.0, "beta_slow": 1.0, "original_max_position_embeddings": 8192}});
+    assert!(refused("llama", crossed).contains("must exceed beta_slow (1)"));
+    for flat in [json!({"rope_theta": 1.0}), json!({"rope_parameters": {"rope_theta": 0.5}})] {
+        assert!(refused("llama", flat).contains("rope_theta` is"));
+    }
 }
 
 /// A gemma in the spelling of transformers 5, some fields replaced.
