@@ -1,5 +1,5 @@
-//! Whether the tensors of a table lie on the device: a kernel that reads what is not there would end
-//! the context.
+//! Whether the tensors of a table lie on the device: a kernel that reads what is not there ends the
+//! context.
 
 use coldproof_contract::words::{Address, ByteRange};
 use cudarc::driver::sys::CUpointer_attribute_enum as Attribute;
