@@ -248,7 +248,10 @@ class Census:
         """The driver's allocations under addresses that the caller did not know."""
     @property
     def unfollowed(self) -> list[int]:
-        """Addresses behind which no table could be looked for."""
+        """Addresses behind which no table could be looked for.
+
+        No memory is there any more, or it cannot be read and may hold any address.
+        """
     def __len__(self) -> int: ...
 
 @final

@@ -30,6 +30,12 @@ def test_rocm_is_not_covered() -> None:
     assert _native.device_status(platform="rocm").startswith("NOT COVERED: ROCm")
 
 
+def test_an_unknown_platform_is_refused() -> None:
+    assert _native.device_status(platform="ROCm").startswith("`ROCm` is no platform")
+    with pytest.raises(DeviceError, match="pass `cuda` or `rocm`"):
+        _native.Device(platform="hip")
+
+
 def log(
     *after: tuple[str, int, int, int], pools: tuple[tuple[int, int], ...] = ()
 ) -> _native.RetainedLog:

@@ -6,7 +6,7 @@ import ctypes
 import sys
 
 import torch
-from coldproof import _native
+from coldproof import ColdproofError, _native
 
 PINNED, DEVICE = 1, 1
 SIZE = 2 << 20
@@ -45,6 +45,13 @@ def virtual(device: _native.Device, ordinal: int) -> dict[str, bool]:
     def there(at: int) -> bool:
         return device.allocation(at) is not None
 
+    def taken(size: int) -> bool:
+        try:
+            device.digests([("t", "U8", [size], [1], base)])
+        except ColdproofError:
+            return False
+        return True
+
     wanted = Properties(PINNED, 0, DEVICE, ordinal)
     call("cuMemAddressReserve", ctypes.byref(start), size(2 * SIZE), size(0), none, none)
     base = start.value
@@ -55,6 +62,8 @@ def virtual(device: _native.Device, ordinal: int) -> dict[str, bool]:
     call("cuMemSetAccess", start, size(SIZE), ctypes.byref(access), size(1))
     said["mapped memory is some"] = there(base) and there(base + SIZE - 1)
     said["the page behind it is none"] = not there(base + SIZE)
+    said["a tensor up to the end of the mapping is taken"] = taken(SIZE)
+    said["a tensor that reaches beyond it is refused"] = not taken(SIZE + 1)
     print("value", "a mapping of 2 MiB in a reservation of 4", device.allocation(base), sep="\t")
     call("cuMemUnmap", start, size(SIZE))
     said["unmapped memory is none"] = not there(base)

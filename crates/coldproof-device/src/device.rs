@@ -1,5 +1,7 @@
 //! The one seam to an accelerator.
 
+use std::str::FromStr;
+
 use coldproof_contract::words::{Address, ByteRange, Hex128};
 
 use crate::DeviceError;
@@ -8,14 +10,43 @@ use crate::cuda::Cuda;
 use crate::digest::Table;
 
 /// A `CUgraph` of this process, as an integer: `torch.cuda.CUDAGraph(keep_graph=True)` gives it
-/// under `raw_cuda_graph()`. Whoever makes one promises that the graph lives while it is used.
+/// under `raw_cuda_graph()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraphHandle(pub u64);
+pub struct GraphHandle(pub(crate) u64);
 
-/// A `CUstream` of this process, as an integer; 0 is the default stream. Whoever makes one promises
-/// that the stream lives while it is used.
+impl GraphHandle {
+    /// Takes an integer for a graph.
+    ///
+    /// # Safety
+    /// It is a `CUgraph` of this process, which lives for as long as the handle is used.
+    #[must_use]
+    #[expect(unsafe_code, reason = "the driver follows the handle")]
+    pub const unsafe fn new(graph: u64) -> Self {
+        Self(graph)
+    }
+
+    /// The integer.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A `CUstream` of this process, as an integer; the default one is the default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamHandle(pub u64);
+pub struct StreamHandle(pub(crate) u64);
+
+impl StreamHandle {
+    /// Takes an integer for a stream; 0 is the default one.
+    ///
+    /// # Safety
+    /// It is 0 or a `CUstream` of this process, which lives for as long as the handle is used.
+    #[must_use]
+    #[expect(unsafe_code, reason = "the driver follows the handle")]
+    pub const unsafe fn new(stream: u64) -> Self {
+        Self(stream)
+    }
+}
 
 /// Whose driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +55,18 @@ pub enum Platform {
     Cuda,
     /// AMD's: not covered.
     Rocm,
+}
+
+impl FromStr for Platform {
+    type Err = DeviceError;
+
+    fn from_str(name: &str) -> Result<Self, DeviceError> {
+        match name {
+            "cuda" => Ok(Self::Cuda),
+            "rocm" => Ok(Self::Rocm),
+            _ => Err(DeviceError::UnknownPlatform { name: name.to_owned() }),
+        }
+    }
 }
 
 /// Digests of the tensors of one table, ready to run again and again.
@@ -111,5 +154,13 @@ mod tests {
     fn rocm_is_not_covered_and_says_why() {
         let Err(error) = open(Platform::Rocm, 0) else { panic!("ROCm is not covered") };
         assert!(error.to_string().starts_with("NOT COVERED: ROCm ("), "{error}");
+    }
+
+    #[test]
+    fn a_platform_is_taken_by_its_name_alone() {
+        assert_eq!("cuda".parse(), Ok(Platform::Cuda));
+        assert_eq!("rocm".parse(), Ok(Platform::Rocm));
+        let error = "ROCm".parse::<Platform>().unwrap_err();
+        assert_eq!(error.to_string(), "`ROCm` is no platform; pass `cuda` or `rocm`");
     }
 }

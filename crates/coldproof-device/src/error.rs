@@ -19,6 +19,12 @@ pub enum DeviceError {
         /// Why not.
         why: &'static str,
     },
+    /// A name that is no platform's.
+    #[error("`{name}` is no platform; pass `cuda` or `rocm`")]
+    UnknownPlatform {
+        /// The name.
+        name: String,
+    },
     /// The driver refused a call.
     #[error("the CUDA driver refused {call}: {code} ({text})")]
     Driver {

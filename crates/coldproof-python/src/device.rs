@@ -1,4 +1,5 @@
 //! An accelerator: what its captured graphs retain, and digests of memory where it lies.
+#![expect(unsafe_code, reason = "Python passes graphs and streams as integers")]
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,14 +25,10 @@ type NodeTuple = (Vec<u32>, &'static str, String, usize, Option<String>);
 #[pyfunction]
 #[pyo3(signature = (ordinal = 0, platform = "cuda"))]
 pub(crate) fn device_status(ordinal: u32, platform: &str) -> String {
-    match open(platform_of(platform), ordinal) {
+    match platform.parse().and_then(|platform: Platform| open(platform, ordinal)) {
         Ok(device) => device.describe(),
         Err(error) => error.to_string(),
     }
-}
-
-fn platform_of(name: &str) -> Platform {
-    if name == "rocm" { Platform::Rocm } else { Platform::Cuda }
 }
 
 fn raise(py: Python<'_>) -> impl Fn(DeviceError) -> PyErr + '_ {
@@ -48,7 +45,8 @@ impl DeviceReader {
     #[new]
     #[pyo3(signature = (ordinal = 0, platform = "cuda"))]
     fn new(py: Python<'_>, ordinal: u32, platform: &str) -> PyResult<Self> {
-        open(platform_of(platform), ordinal).map(Self).map_err(raise(py))
+        let opened = platform.parse().and_then(|platform: Platform| open(platform, ordinal));
+        opened.map(Self).map_err(raise(py))
     }
 
     /// Its name and driver, in one line.
@@ -66,10 +64,13 @@ impl DeviceReader {
         self.0.allocation(Address(address)).map(|range| (range.address.0, range.bytes))
     }
 
-    /// The handle of the graph that a stream records now.
+    /// The handle of the graph that a stream records now. `stream` is a raw `CUstream`, which the
+    /// caller keeps alive.
     fn capture_under_way(&self, py: Python<'_>, stream: u64) -> PyResult<u64> {
-        let graph = self.0.capture_under_way(StreamHandle(stream)).map_err(raise(py))?;
-        Ok(graph.0)
+        // SAFETY: the caller keeps the stream, as the method asks.
+        let stream = unsafe { StreamHandle::new(stream) };
+        let graph = self.0.capture_under_way(stream).map_err(raise(py))?;
+        Ok(graph.get())
     }
 
     /// What a graph retains. `graph` is a raw `CUgraph`, which the caller keeps alive; `known` has
@@ -84,7 +85,9 @@ impl DeviceReader {
         table_bytes: u64,
     ) -> PyResult<GraphCensus> {
         let known: Vec<ByteRange> = known.into_iter().map(range).collect();
-        let found = py.detach(|| census(&*self.0, GraphHandle(graph), &known, table_bytes));
+        // SAFETY: the caller keeps the graph, as the method asks.
+        let graph = unsafe { GraphHandle::new(graph) };
+        let found = py.detach(|| census(&*self.0, graph, &known, table_bytes));
         found.map(GraphCensus).map_err(raise(py))
     }
 
@@ -132,12 +135,14 @@ pub(crate) struct DigestPlan {
 #[pymethods]
 impl DigestPlan {
     /// The digest of each tensor, as 32 hexadecimal digits, in the order in which they were given:
-    /// behind what `stream` holds, and waited for.
+    /// behind what `stream` holds, a raw `CUstream` that the caller keeps alive, and waited for.
     #[pyo3(signature = (stream = 0))]
     fn run(&self, py: Python<'_>, stream: u64) -> PyResult<Vec<String>> {
+        // SAFETY: the caller keeps the stream, as the method asks.
+        let stream = unsafe { StreamHandle::new(stream) };
         let found = py.detach(|| {
             let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-            prepared.run(StreamHandle(stream))
+            prepared.run(stream)
         });
         let digits = |digests: Vec<Hex128>| digests.iter().map(Hex128::to_string).collect();
         found.map(digits).map_err(raise(py))
@@ -193,7 +198,8 @@ impl GraphCensus {
         self.0.others.iter().map(|range| (range.address.0, range.bytes)).collect()
     }
 
-    /// Addresses behind which no table could be looked for.
+    /// Addresses behind which no table could be looked for: no memory is there any more, or it
+    /// cannot be read and may hold any address.
     #[getter]
     fn unfollowed(&self) -> Vec<u64> {
         self.0.unfollowed.iter().map(|address| address.0).collect()

@@ -6,7 +6,6 @@ mod scan;
 
 use std::collections::BTreeMap;
 
-use coldproof_contract::evidence::{ArgAccess, ArgFact, NodeFact};
 use coldproof_contract::words::{Address, ByteRange};
 
 use crate::{Device, DeviceError, GraphHandle};
@@ -17,7 +16,7 @@ pub use scan::{NodeAddress, Ranges, scan, table_entries};
 /// Bytes behind an address that are read for a table of pointers, where nobody says otherwise.
 pub const DEFAULT_TABLE_BYTES: u64 = 4096;
 /// Memory is mapped by pages of this size at least.
-const PAGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 2 << 20;
 
 /// What one graph retains.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +27,8 @@ pub struct Census {
     pub addresses: Vec<NodeAddress>,
     /// The driver's allocations under addresses that the caller did not know of.
     pub others: Vec<ByteRange>,
-    /// Addresses behind which no table could be looked for, in order.
+    /// Addresses behind which no table could be looked for, in order: no memory is there any more,
+    /// or it cannot be read and may hold any address.
     pub unfollowed: Vec<Address>,
 }
 
@@ -110,32 +110,6 @@ impl Census {
         }
         self.addresses = all;
         self.unfollowed.sort_unstable();
-    }
-
-    /// The nodes as facts of evidence, under the graph's name.
-    #[must_use]
-    pub fn facts(&self, graph: &str) -> Vec<NodeFact> {
-        let mut args: Vec<Vec<ArgFact>> = vec![Vec::new(); self.nodes.len()];
-        for found in &self.addresses {
-            let own = &self.nodes[found.node as usize].arguments;
-            let own = own.iter().find(|argument| argument.index == found.argument);
-            let known = own.filter(|_| found.through.is_none());
-            args[found.node as usize].push(ArgFact {
-                index: found.argument,
-                address: found.address,
-                bytes: known.map_or(0, |argument| argument.touched),
-                access: known.map_or(ArgAccess::Unknown, |argument| argument.access),
-            });
-        }
-        let nodes = self.nodes.iter().zip(args).zip(0..);
-        nodes
-            .map(|((node, args), index)| NodeFact {
-                graph: graph.to_owned(),
-                node: index,
-                kernel: node.kernel.clone(),
-                args,
-            })
-            .collect()
     }
 }
 

@@ -1,7 +1,5 @@
 //! One node of a captured graph, as plain data: what a driver gave, or a recording of it.
 
-use coldproof_contract::evidence::ArgAccess;
-
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
@@ -56,23 +54,19 @@ pub struct Argument {
     pub index: u32,
     /// Its bytes, as the node holds them: a pointer, a number, a struct with pointers in it.
     pub bytes: Vec<u8>,
-    /// Bytes that the node touches behind the pointer; 0 where it is not known.
-    pub touched: u64,
-    /// How it touches them.
-    pub access: ArgAccess,
 }
 
 impl Argument {
     /// An argument that is one pointer.
     #[must_use]
-    pub fn pointer(index: u32, address: u64, touched: u64, access: ArgAccess) -> Self {
-        Self { index, bytes: address.to_le_bytes().to_vec(), touched, access }
+    pub fn pointer(index: u32, address: u64) -> Self {
+        Self { index, bytes: address.to_le_bytes().to_vec() }
     }
 
     /// An argument of a kernel, whose signature the driver does not tell.
     #[must_use]
     pub const fn opaque(index: u32, bytes: Vec<u8>) -> Self {
-        Self { index, bytes, touched: 0, access: ArgAccess::Unknown }
+        Self { index, bytes }
     }
 }
 
@@ -87,6 +81,7 @@ pub struct Node {
     pub kernel: String,
     /// What it was captured with.
     pub arguments: Vec<Argument>,
-    /// Why its arguments, or the graph in it, could not be read. Such a node may retain anything.
+    /// Why some of its arguments, or the graph in it, could not be read. Such a node may retain
+    /// anything.
     pub unread: Option<String>,
 }

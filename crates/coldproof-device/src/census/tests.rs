@@ -12,6 +12,8 @@ struct Recorded {
     memory: Vec<(u64, Vec<u8>)>,
     /// Bytes behind each that are reserved and backed by nothing.
     reserved: u64,
+    /// Addresses from which nothing can be copied.
+    unreadable: Vec<u64>,
     nodes: Vec<Node>,
 }
 
@@ -34,6 +36,9 @@ impl Device for Recorded {
     }
 
     fn read(&self, address: Address, into: &mut [u8]) -> Result<(), DeviceError> {
+        if self.unreadable.contains(&address.0) {
+            return Err(DeviceError::NoDriver { why: "memory of another's".to_owned() });
+        }
         let range = self.allocation(address).expect("asked for what is there");
         let (_, bytes) = self.memory.iter().find(|(start, _)| *start == range.address.0).unwrap();
         let start = (address.0 - range.address.0) as usize;
@@ -80,11 +85,11 @@ fn grouped() -> Recorded {
         path: vec![1],
         kind: NodeKind::Memcpy,
         kernel: "memcpy".to_owned(),
-        arguments: vec![Argument::pointer(0, EXPERT, 16, ArgAccess::Write)],
+        arguments: vec![Argument::pointer(0, EXPERT)],
         unread: None,
     };
     let memory = vec![(TABLE, table), (EXPERT, vec![0; 64])];
-    Recorded { memory, reserved: 0, nodes: vec![kernel, copy] }
+    Recorded { memory, reserved: 0, unreadable: Vec::new(), nodes: vec![kernel, copy] }
 }
 
 fn found(known: &[ByteRange], table_bytes: u64) -> Census {
@@ -128,7 +133,8 @@ fn a_table_is_read_as_far_as_memory_lies_under_a_reservation() {
         arguments: vec![Argument::opaque(0, at.to_le_bytes().to_vec())],
         unread: None,
     };
-    let device = Recorded { memory: vec![(start, memory)], reserved: page, nodes: vec![pointer] };
+    let memory = vec![(start, memory)];
+    let device = Recorded { memory, reserved: page, unreadable: Vec::new(), nodes: vec![pointer] };
     let found = census(&device, GraphHandle(1), &[], DEFAULT_TABLE_BYTES).unwrap();
     let places: Vec<_> = found.addresses.iter().map(|a| (a.address.0, a.through)).collect();
     assert_eq!(places, [(at, None), (start, Some(Address(at + 8)))]);
@@ -136,12 +142,10 @@ fn a_table_is_read_as_far_as_memory_lies_under_a_reservation() {
 }
 
 #[test]
-fn facts_hold_every_address_under_its_argument() {
-    let facts = found(&[], DEFAULT_TABLE_BYTES).facts("decode-1");
-    assert_eq!(facts.len(), 2);
-    assert_eq!(facts[0].kernel, "grouped");
-    assert_eq!(facts[0].args.len(), 5);
-    assert!(facts[0].args.iter().all(|arg| arg.index == 0 && arg.access == ArgAccess::Unknown));
-    let copy = &facts[1].args[0];
-    assert_eq!((copy.address.0, copy.bytes, copy.access), (EXPERT, 16, ArgAccess::Write));
+fn memory_that_cannot_be_read_is_listed() {
+    let device = Recorded { unreadable: vec![TABLE], ..grouped() };
+    let sealed = census(&device, GraphHandle(1), &[], DEFAULT_TABLE_BYTES).unwrap();
+    assert_eq!(sealed.unfollowed, [Address(TABLE)]);
+    assert!(sealed.addresses.iter().all(|found| found.through.is_none()));
+    assert_eq!(found(&[], DEFAULT_TABLE_BYTES).unfollowed, []);
 }

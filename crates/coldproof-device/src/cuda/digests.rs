@@ -7,7 +7,7 @@ use std::sync::Arc;
 use coldproof_contract::words::Hex128;
 use cudarc::driver::sys;
 
-use super::driver::{Context, Cuda, call};
+use super::driver::{Context, call};
 use crate::digest::Table;
 use crate::{DeviceError, PreparedDigests, StreamHandle};
 
@@ -102,9 +102,21 @@ impl Buffer {
         let bytes: &[u8] = bytemuck::cast_slice(records);
         let buffer = Self::new(context, bytes.len())?;
         if !bytes.is_empty() {
+            let stream = Stream::new(context)?;
             let _current = context.enter()?;
-            // SAFETY: the buffer is as long as the slice.
-            unsafe { call!(cuMemcpyHtoD_v2(buffer.address, bytes.as_ptr().cast(), bytes.len()))? };
+            // SAFETY: the buffer is as long as the slice, which lives until the stream is done: a
+            // copy of pageable memory may return before its bytes have arrived, and the stream of
+            // a run waits for no other.
+            unsafe {
+                let copied = call!(cuMemcpyHtoDAsync_v2(
+                    buffer.address,
+                    bytes.as_ptr().cast(),
+                    bytes.len(),
+                    stream.handle,
+                ));
+                call!(cuStreamSynchronize(stream.handle))?;
+                copied?;
+            }
         }
         Ok(buffer)
     }
@@ -115,6 +127,32 @@ impl Drop for Buffer {
         let Ok(_current) = self.context.enter() else { return };
         // SAFETY: allocated once, and every run waits for its launch.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
+    }
+}
+
+/// A stream of ours, which waits for no other.
+#[derive(Debug)]
+struct Stream {
+    context: Arc<Context>,
+    handle: sys::CUstream,
+}
+
+impl Stream {
+    fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let _current = context.enter()?;
+        let mut handle = ptr::null_mut();
+        let apart = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: a pointer to a live local.
+        unsafe { call!(cuStreamCreate(&raw mut handle, apart))? };
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Ok(_current) = self.context.enter() else { return };
+        // SAFETY: made once, and synchronised by whoever gave it work.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.handle) };
     }
 }
 
@@ -213,29 +251,6 @@ impl Prepared {
             call!(cuEventRecord(self.events[1].handle, stream))
         }
     }
-}
-
-/// Refuses a tensor whose memory is not there: a kernel that reads it would end the context.
-pub(super) fn check_spans(cuda: &Cuda, table: &Table) -> Result<(), DeviceError> {
-    use crate::Device as _;
-    let mut last = None;
-    for span in table.spans().iter().filter(|span| span.bytes > 0) {
-        let holds = |range: &coldproof_contract::words::ByteRange| {
-            let end = span.address.0.saturating_add(span.bytes);
-            range.contains(span.address) && end <= range.address.0.saturating_add(range.bytes)
-        };
-        if last.as_ref().is_some_and(holds) {
-            continue;
-        }
-        last = cuda.allocation(span.address);
-        // Mappings that adjoin are read as one: their ends are each asked for.
-        let end = coldproof_contract::words::Address(span.address.0.saturating_add(span.bytes - 1));
-        if !last.as_ref().is_some_and(holds) && (last.is_none() || cuda.allocation(end).is_none()) {
-            let (name, address, bytes) = (span.name.clone(), span.address, span.bytes);
-            return Err(DeviceError::NotOnDevice { name, address, bytes });
-        }
-    }
-    Ok(())
 }
 
 impl PreparedDigests for Prepared {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use coldproof_contract::words::{Address, ByteRange};
 use cudarc::driver::sys;
 
-use super::{digests, graph};
+use super::{digests, graph, spans};
 use crate::census::Node;
 use crate::digest::Table;
 use crate::{Device, DeviceError, GraphHandle, PreparedDigests, StreamHandle};
@@ -197,6 +197,21 @@ impl Cuda {
         Ok(loaded)
     }
 
+    /// The device's number in the driver's order.
+    pub(super) fn ordinal(&self) -> i32 {
+        self.context.device
+    }
+
+    /// One attribute of memory at an address, with the context current.
+    pub(super) fn attribute_of(
+        &self,
+        which: sys::CUpointer_attribute,
+        address: Address,
+    ) -> Option<u64> {
+        let _current = self.context.enter().ok()?;
+        Self::pointer_attribute(which, address)
+    }
+
     /// One attribute of memory at an address; nothing where the driver knows no memory there.
     fn pointer_attribute(which: sys::CUpointer_attribute, address: Address) -> Option<u64> {
         let mut value = 0_u64;
@@ -251,7 +266,7 @@ impl Device for Cuda {
     }
 
     fn prepare(&self, table: &Table) -> Result<Box<dyn PreparedDigests>, DeviceError> {
-        digests::check_spans(self, table)?;
+        spans::check(self, table)?;
         Ok(Box::new(digests::Prepared::new(self.kernel()?, table)?))
     }
 }

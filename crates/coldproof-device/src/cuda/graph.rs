@@ -2,23 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use coldproof_contract::evidence::ArgAccess;
 use cudarc::driver::sys;
 
+use super::arguments::{self, LONGEST, Read};
+use super::copy;
 use super::driver::call;
 use crate::census::{Argument, Node, NodeKind};
 use crate::{DeviceError, GraphHandle, StreamHandle};
 
-/// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER` and `_BUFFER_SIZE`: the tags of `extra`.
-const EXTRA_END: usize = 0;
-const EXTRA_POINTER: usize = 1;
-const EXTRA_SIZE: usize = 2;
-/// A kernel has at most 4 KiB of arguments before Volta, 32 KiB since.
-const LONGEST_ARGUMENTS: usize = 1 << 16;
 /// Graphs within graphs.
 const DEEPEST: usize = 16;
 
@@ -89,6 +84,12 @@ fn kind_of(node: sys::CUgraphNode) -> Result<NodeKind, DeviceError> {
     })
 }
 
+/// Why the graph in the node at this path is not followed; nothing where it is.
+fn too_deep(path: &[u32]) -> Option<String> {
+    let why = || format!("graphs that are nested {DEEPEST} deep are not followed further");
+    (path.len() >= DEEPEST).then(why)
+}
+
 impl Reader {
     fn graph(&mut self, graph: sys::CUgraph, path: &[u32]) -> Result<(), DeviceError> {
         let mut count = 0;
@@ -122,7 +123,11 @@ impl Reader {
             NodeKind::Host => host(handle, &mut node),
             NodeKind::MemAlloc => mem_alloc(handle, &mut node),
             NodeKind::MemFree => mem_free(handle, &mut node),
-            NodeKind::Graph | NodeKind::Order => Ok(()),
+            NodeKind::Graph => {
+                node.unread = too_deep(&node.path);
+                Ok(())
+            }
+            NodeKind::Order => Ok(()),
             NodeKind::Conditional => {
                 // The bodies are given when the node is made, and by `cuGraphNodeGetParams` as of
                 // CUDA 13.2: no call of 13.0 gives those of a node that was captured.
@@ -137,12 +142,10 @@ impl Reader {
         if let Err(error) = read {
             node.unread = Some(error.to_string());
         }
-        let deeper = (kind == NodeKind::Graph).then(|| node.path.clone());
+        let is_followed = kind == NodeKind::Graph && node.unread.is_none();
+        let deeper = is_followed.then(|| node.path.clone());
         self.nodes.push(node);
-        match deeper {
-            Some(path) if path.len() < DEEPEST => self.child(handle, &path),
-            _ => Ok(()),
-        }
+        deeper.map_or(Ok(()), |path| self.child(handle, &path))
     }
 
     fn child(&mut self, handle: sys::CUgraphNode, path: &[u32]) -> Result<(), DeviceError> {
@@ -159,23 +162,20 @@ impl Reader {
         unsafe { call!(cuGraphKernelNodeGetParams_v2(handle, &raw mut params))? };
         let signature = self.signature(params.func, params.kern)?;
         node.kernel.clone_from(&signature.name);
-        if !params.kernelParams.is_null() {
-            for (index, (_, bytes)) in signature.parameters.iter().enumerate() {
-                // SAFETY: the node holds one pointer for each parameter of its kernel, to a copy of
-                // that parameter's bytes, while the graph lives.
-                let argument = unsafe {
-                    let at = *params.kernelParams.add(index);
-                    copied(at, *bytes)
-                };
-                node.arguments.push(Argument::opaque(index as u32, argument));
-            }
+        let parameters = &signature.parameters;
+        let read = if !params.kernelParams.is_null() {
+            // SAFETY: the node holds one pointer for each parameter of its kernel, to a copy of
+            // that parameter's bytes, while the graph lives.
+            unsafe { arguments::listed(params.kernelParams, parameters) }
         } else if !params.extra.is_null() {
             // SAFETY: the node holds a list of tags and values that ends with the end's tag.
-            let packed = unsafe { packed(params.extra) };
-            node.arguments = unpacked(&packed, &signature.parameters);
-        } else if !signature.parameters.is_empty() {
-            node.unread = Some("the driver gives none of its arguments".to_owned());
-        }
+            unsafe { arguments::packed(params.extra, parameters) }
+        } else {
+            let none = || "the driver gives none of its arguments".to_owned();
+            let unread = (!parameters.is_empty()).then(none);
+            Read { arguments: Vec::new(), unread }
+        };
+        (node.arguments, node.unread) = (read.arguments, read.unread);
         Ok(())
     }
 
@@ -227,8 +227,8 @@ fn parameters_of(
             }
         };
         match status {
-            sys::CUresult::CUDA_SUCCESS if found.len() < LONGEST_ARGUMENTS => {
-                found.push((offset, bytes.min(LONGEST_ARGUMENTS)));
+            sys::CUresult::CUDA_SUCCESS if found.len() < LONGEST => {
+                found.push((offset, bytes.min(LONGEST)));
             }
             sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_INVALID_VALUE => {
                 return Ok(found);
@@ -238,74 +238,15 @@ fn parameters_of(
     }
 }
 
-/// A copy of `bytes` at an address of the host.
-///
-/// # Safety
-/// They can be read.
-unsafe fn copied(at: *const c_void, bytes: usize) -> Vec<u8> {
-    if at.is_null() || bytes == 0 {
-        return Vec::new();
-    }
-    // SAFETY: by the promise of this function.
-    unsafe { std::slice::from_raw_parts(at.cast::<u8>(), bytes) }.to_vec()
-}
-
-/// The packed buffer that `extra` names.
-///
-/// # Safety
-/// `extra` is a list as `cuLaunchKernel` takes it.
-unsafe fn packed(extra: *mut *mut c_void) -> Vec<u8> {
-    let (mut at, mut buffer, mut bytes) = (extra, ptr::null_mut(), 0_usize);
-    loop {
-        // SAFETY: the list ends with the end's tag, and every other tag has one value behind it.
-        unsafe {
-            match *at as usize {
-                EXTRA_POINTER => buffer = *at.add(1),
-                EXTRA_SIZE => bytes = *(*at.add(1)).cast::<usize>(),
-                EXTRA_END => break,
-                _ => return Vec::new(),
-            }
-            at = at.add(2);
-        }
-    }
-    // SAFETY: the buffer has the size that stands beside it.
-    unsafe { copied(buffer, bytes.min(LONGEST_ARGUMENTS)) }
-}
-
-/// Cuts a packed buffer by the kernel's parameters; one whose parameters are not known stays whole.
-fn unpacked(buffer: &[u8], parameters: &[(usize, usize)]) -> Vec<Argument> {
-    if parameters.is_empty() && !buffer.is_empty() {
-        return vec![Argument::opaque(0, buffer.to_vec())];
-    }
-    let cut = parameters.iter().zip(0..).map(|(&(offset, bytes), index)| {
-        let end = offset.saturating_add(bytes).min(buffer.len());
-        Argument::opaque(index, buffer.get(offset..end).unwrap_or_default().to_vec())
-    });
-    cut.collect()
-}
-
 fn memcpy(handle: sys::CUgraphNode, node: &mut Node) -> Result<(), DeviceError> {
-    // Enumerations among the fields may hold what has no name here: the others are read alone.
+    // Enumerations among the fields may hold what has no name here: the struct is not taken whole.
     let mut filled = MaybeUninit::<sys::CUDA_MEMCPY3D>::zeroed();
     let params = filled.as_mut_ptr();
     // SAFETY: a copy's node; the driver fills the struct.
     unsafe { call!(cuGraphMemcpyNodeGetParams(handle, params))? };
-    // A side of the host, or of unified memory, stands in the other field.
-    let side = |device: u64, host: u64, x: usize, row: usize| {
-        (if device == 0 { host } else { device }) + (x + row) as u64
-    };
-    // SAFETY: numbers and pointers of a struct that is initialised, as zero at least.
-    let (target, source, rows, width) = unsafe {
-        let (from, to) = ((*params).srcY * (*params).srcPitch, (*params).dstY * (*params).dstPitch);
-        (
-            side((*params).dstDevice, (*params).dstHost as u64, (*params).dstXInBytes, to),
-            side((*params).srcDevice, (*params).srcHost as u64, (*params).srcXInBytes, from),
-            (*params).Height.max(1) as u64 * (*params).Depth.max(1) as u64,
-            (*params).WidthInBytes as u64,
-        )
-    };
-    node.arguments.push(Argument::pointer(0, target, width * rows, ArgAccess::Write));
-    node.arguments.push(Argument::pointer(1, source, width * rows, ArgAccess::Read));
+    // SAFETY: the driver filled the struct, which was zero before.
+    let read = unsafe { copy::sides(params) };
+    (node.arguments, node.unread) = (read.arguments, read.unread);
     Ok(())
 }
 
@@ -314,9 +255,7 @@ fn memset(handle: sys::CUgraphNode, node: &mut Node) -> Result<(), DeviceError> 
     let mut params: sys::CUDA_MEMSET_NODE_PARAMS = unsafe { std::mem::zeroed() };
     // SAFETY: a fill's node; the driver fills the struct.
     unsafe { call!(cuGraphMemsetNodeGetParams(handle, &raw mut params))? };
-    let row = params.width as u64 * u64::from(params.elementSize);
-    let touched = row * params.height.max(1) as u64;
-    node.arguments.push(Argument::pointer(0, params.dst, touched, ArgAccess::Write));
+    node.arguments.push(Argument::pointer(0, params.dst));
     Ok(())
 }
 
@@ -326,19 +265,19 @@ fn host(handle: sys::CUgraphNode, node: &mut Node) -> Result<(), DeviceError> {
     let mut params: sys::CUDA_HOST_NODE_PARAMS = unsafe { std::mem::zeroed() };
     // SAFETY: a host function's node; the driver fills the struct.
     unsafe { call!(cuGraphHostNodeGetParams(handle, &raw mut params))? };
-    node.arguments.push(Argument::pointer(0, params.userData as u64, 0, ArgAccess::Unknown));
+    node.arguments.push(Argument::pointer(0, params.userData as u64));
     Ok(())
 }
 
 fn mem_alloc(handle: sys::CUgraphNode, node: &mut Node) -> Result<(), DeviceError> {
     let mut filled = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     let params = filled.as_mut_ptr();
-    // SAFETY: an allocation's node; the driver fills the struct, of which two numbers are read.
-    let (address, touched) = unsafe {
+    // SAFETY: an allocation's node; the driver fills the struct, of which one number is read.
+    let address = unsafe {
         call!(cuGraphMemAllocNodeGetParams(handle, params))?;
-        ((*params).dptr, (*params).bytesize as u64)
+        (*params).dptr
     };
-    node.arguments.push(Argument::pointer(0, address, touched, ArgAccess::Unknown));
+    node.arguments.push(Argument::pointer(0, address));
     Ok(())
 }
 
@@ -346,7 +285,7 @@ fn mem_free(handle: sys::CUgraphNode, node: &mut Node) -> Result<(), DeviceError
     let mut address = 0;
     // SAFETY: a node that frees; the driver writes one address.
     unsafe { call!(cuGraphMemFreeNodeGetParams(handle, &raw mut address))? };
-    node.arguments.push(Argument::pointer(0, address, 0, ArgAccess::Unknown));
+    node.arguments.push(Argument::pointer(0, address));
     Ok(())
 }
 
@@ -355,33 +294,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_buffer_is_read_from_its_list_and_cut_by_parameters() {
-        let mut buffer = [7_u8; 24];
-        buffer[8..16].copy_from_slice(&0x7f00_1234_5678_u64.to_le_bytes());
-        let mut size = buffer.len();
-        let mut list = [
-            EXTRA_POINTER as *mut c_void,
-            buffer.as_mut_ptr().cast(),
-            EXTRA_SIZE as *mut c_void,
-            (&raw mut size).cast(),
-            EXTRA_END as *mut c_void,
-        ];
-        // SAFETY: the list names a live buffer and its size, and ends.
-        let read = unsafe { packed(list.as_mut_ptr()) };
-        assert_eq!(read, buffer);
-        let cut = unpacked(&read, &[(0, 4), (8, 8), (16, 64), (90, 8)]);
-        let lengths: Vec<usize> = cut.iter().map(|argument| argument.bytes.len()).collect();
-        assert_eq!(lengths, [4, 8, 8, 0]);
-        assert_eq!(cut[1].bytes, buffer[8..16]);
-        let whole = unpacked(&read, &[]);
-        assert_eq!(whole[0].bytes.len(), 24);
-        assert!(unpacked(&[], &[]).is_empty());
-    }
-
-    #[test]
-    fn a_list_with_an_unknown_tag_is_not_followed() {
-        let mut list = [9 as *mut c_void, ptr::null_mut(), EXTRA_END as *mut c_void];
-        // SAFETY: the unknown tag ends the reading.
-        assert!(unsafe { packed(list.as_mut_ptr()) }.is_empty());
+    fn a_graph_that_is_nested_too_deep_is_not_read() {
+        assert_eq!(too_deep(&[0; DEEPEST - 1]), None);
+        assert!(too_deep(&[0; DEEPEST]).is_some());
     }
 }

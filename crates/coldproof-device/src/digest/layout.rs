@@ -107,6 +107,10 @@ impl TensorView {
             let expected = key.bytes();
             return Err(LayoutError::Size { name: name.to_owned(), expected, found });
         }
+        if found == 0 {
+            // Nothing is read, and the other axes may be of any extent.
+            return Ok(self.one_row(0, (0, 0)));
+        }
         let row = self.shape.last().copied().unwrap_or(1);
         let step = self.stride.last().copied().unwrap_or(1).saturating_mul(element as i64);
         let adjoin = row <= 1 || step == element as i64;
@@ -124,7 +128,7 @@ impl TensorView {
         let whole = axes.len() == 1
             && axes[0].1 == i64::try_from(row_bytes).unwrap_or(i64::MAX)
             && row_bytes.is_multiple_of(BLOCK_BYTES);
-        if found > 0 && adjoin && (axes.is_empty() || whole) {
+        if adjoin && (axes.is_empty() || whole) {
             return Ok(self.one_row(found, span));
         }
         let count = axes.iter().map(|(extent, _)| *extent).product();

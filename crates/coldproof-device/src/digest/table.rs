@@ -83,7 +83,7 @@ impl Table {
         let tiles = u32::try_from(tiles).map_err(|_| full())?;
         self.tiles.extend((0..tiles).map(|ordinal| Tile { tensor, ordinal }));
         self.tensors.push(record);
-        let (low, high) = if key.bytes() == 0 { (0, 0) } else { rows.span };
+        let (low, high) = rows.span;
         let address = i128::from(view.address.0) + low;
         self.spans.push(Span {
             name: name.to_owned(),

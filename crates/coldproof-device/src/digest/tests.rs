@@ -140,6 +140,20 @@ fn a_changed_byte_changes_its_tensor_alone() {
 }
 
 #[test]
+fn an_empty_tensor_may_have_any_extents() {
+    let memory = Memory { address: Address(0x1000), bytes: &[] };
+    for shape in [vec![0, 1 << 40, 1 << 40], vec![1 << 40, 1 << 40, 0], vec![1 << 60, 3, 0, 5]] {
+        let key = SourceKey::new("t", Dtype::F32, &shape).unwrap();
+        let stride = vec![i64::MAX; shape.len()];
+        let view = TensorView { address: memory.address, dtype: Dtype::F32, shape, stride };
+        let mut table = Table::default();
+        table.push("t", &view).unwrap();
+        assert_eq!(digests(&table, memory), [digest_whole(&key, &[]).unwrap()]);
+        assert_eq!(table.spans()[0].bytes, 0);
+    }
+}
+
+#[test]
 fn what_cannot_be_read_in_place_is_refused() {
     let mut table = Table::default();
     let mut view = TensorView::contiguous(Address(0x1000), Dtype::F32, &[4, 4]);
