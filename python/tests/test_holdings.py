@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from coldproof import digest  # noqa: E402
+from coldproof import _native, digest  # noqa: E402
 from coldproof.errors import DeviceError, DigestError  # noqa: E402
+from coldproof.torch import digesting, holdings  # noqa: E402
 from coldproof.torch import digests as digests_of  # noqa: E402
-from coldproof.torch import holdings  # noqa: E402
 from coldproof.torch import owners as owners_module  # noqa: E402
-
-digests_module: Any = sys.modules["coldproof.torch.digests"]
 
 
 class Plan:
@@ -51,8 +47,8 @@ class Device:
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     device = Device()
     stream = type("Stream", (), {"cuda_stream": 0})
-    monkeypatch.setattr(digests_module, "on_device", owners_module.has_elements)
-    monkeypatch.setattr(digests_module, "reader", lambda ordinal: device)
+    monkeypatch.setattr(digesting, "on_device", owners_module.has_elements)
+    monkeypatch.setattr(digesting, "reader", lambda ordinal: device)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda ordinal: stream)
     yield device
 
@@ -95,10 +91,8 @@ def test_elements_without_a_name_in_safetensors_are_held_too() -> None:
 
 def test_a_platform_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(
-        digests_module._native, "Device", lambda ordinal, platform: opened.append(platform)
-    )
+    monkeypatch.setattr(_native, "Device", lambda ordinal, platform: opened.append(platform))
     for hip in (None, "6.4"):
         monkeypatch.setattr(torch.version, "hip", hip)
-        digests_module.reader.__wrapped__(0)
+        digesting.reader.__wrapped__(0)
     assert opened == ["cuda", "rocm"]

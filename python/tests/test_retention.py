@@ -16,8 +16,8 @@ from coldproof.torch import owners as owners_module  # noqa: E402
 from coldproof.torch import retention as retention_module  # noqa: E402
 from coldproof.torch import verification as verification_module  # noqa: E402
 from coldproof.torch.allocator import AllocatorLog  # noqa: E402
-from coldproof.torch.holdings import holdings_of as holdings_of_all  # noqa: E402
-from coldproof.torch.pressure import requests  # noqa: E402
+from coldproof.torch.holding import holdings_of as holdings_of_all  # noqa: E402
+from coldproof.torch.poison import requests  # noqa: E402
 
 Entry = dict[str, Any]
 POOL = (7, 0)
@@ -331,7 +331,7 @@ def test_a_slot_is_held_where_it_lies_under_a_name_that_is_new(engine: Engine) -
     engine.capture()
     model.weight.mul_(3)
     model.kernel.scale.mul_(3)
-    model.kernel.scale2 = vars(model.kernel).pop("scale")
+    vars(model.kernel)["scale2"] = vars(model.kernel).pop("scale")
     seen = engine.verify()
     assert (seen.may_resume, seen.verified) == (True, ["kernel.scale", "weight"])
     # Where the name is of another root, nothing is found to hold it to.

@@ -7,10 +7,10 @@ then all that there is to verify.
 from __future__ import annotations
 
 from coldproof.torch.control import unseen
-from coldproof.torch.digests import digests
-from coldproof.torch.holdings import Holding, holdings
+from coldproof.torch.digesting import digests
+from coldproof.torch.holding import Holding, holdings
 from coldproof.torch.owners import owners_of
-from coldproof.torch.pressure import Pressure, pressure
+from coldproof.torch.poison import Pressure, pressure
 from coldproof.torch.report import Finding, Report, Row, Verification
 from coldproof.torch.retention import Retention
 

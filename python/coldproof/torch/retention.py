@@ -13,8 +13,8 @@ import torch
 from coldproof import _native
 from coldproof.tensors import walk
 from coldproof.torch.allocator import AllocatorLog, Event, Range, Reading
-from coldproof.torch.digests import reader
-from coldproof.torch.holdings import Holding
+from coldproof.torch.digesting import reader
+from coldproof.torch.holding import Holding
 from coldproof.torch.owners import Owner, on_device, owners_of, registered, span
 from coldproof.torch.report import Report, Row, Verification
 from coldproof.torch.verification import Check

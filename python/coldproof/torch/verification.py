@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from coldproof import _native
-from coldproof.torch.holdings import Holding, holdings_of
+from coldproof.torch.holding import Holding, holdings_of
 from coldproof.torch.owners import has_elements, on_device, span
 from coldproof.torch.report import Finding, Report, Row, Verification
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from coldproof.tensors import spelling, walk
-from coldproof.torch.digests import outcomes
+from coldproof.torch.digesting import outcomes
 from coldproof.torch.owners import has_elements
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from coldproof import _native
-from coldproof.errors import DeviceError, DigestError
+from coldproof.errors import ColdproofError
 from coldproof.tensors import digest, spelling
 from coldproof.torch.owners import on_device, span
 
@@ -65,7 +65,7 @@ def _in_place(
 ) -> dict[str, str | Exception]:
     try:
         sums = device.digests([descriptor(*entry) for entry in group]).run(stream)
-    except (DigestError, DeviceError) as error:
+    except ColdproofError as error:
         if len(group) > 1:
             # A table is taken as a whole or not at all: find the one that spoils it.
             half = len(group) // 2
@@ -80,7 +80,7 @@ def _in_place(
 def _copied(name: str, tensor: torch.Tensor) -> str | Exception:
     try:
         return digest(tensor, name=name)
-    except DigestError as error:
+    except ColdproofError as error:
         return error
 
 
