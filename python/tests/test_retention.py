@@ -14,8 +14,10 @@ from coldproof import digest  # noqa: E402
 from coldproof.torch import Retention, Verification, holdings, unseen  # noqa: E402
 from coldproof.torch import owners as owners_module  # noqa: E402
 from coldproof.torch import retention as retention_module  # noqa: E402
+from coldproof.torch import verification as verification_module  # noqa: E402
 from coldproof.torch.allocator import AllocatorLog  # noqa: E402
-from coldproof.torch.pressure import requests  # noqa: E402
+from coldproof.torch.holding import holdings_of as holdings_of_all  # noqa: E402
+from coldproof.torch.poison import requests  # noqa: E402
 
 Entry = dict[str, Any]
 POOL = (7, 0)
@@ -27,6 +29,7 @@ class History:
 
     trace: list[Entry] = field(default_factory=list)
     segments: list[Entry] = field(default_factory=list)
+    switched: list[str | None] = field(default_factory=list)
 
     def note(self, action: str, address: int, size: int = 512) -> None:
         self.trace.append(
@@ -59,7 +62,8 @@ def history(monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda, "current_device", lambda: 0)
     monkeypatch.setattr(cuda.memory, "get_allocator_backend", lambda: "native")
-    monkeypatch.setattr(cuda.memory, "_record_memory_history", lambda *_, **__: None)
+    record = lambda enabled, **_: history.switched.append(enabled)  # noqa: E731
+    monkeypatch.setattr(cuda.memory, "_record_memory_history", record)
     monkeypatch.setattr(cuda.memory, "_snapshot", history.snapshot)
     yield history
 
@@ -132,6 +136,7 @@ class Graph:
 class Census:
     addresses: list[tuple[int, int, int, int, int | None]]
     nodes: list[tuple[list[int], str, str, int, str | None]]
+    unfollowed: list[int]
 
 
 class Device:
@@ -140,6 +145,7 @@ class Device:
     def __init__(self) -> None:
         self.lands: Callable[[], object] = lambda: None
         self.gone: set[int] = set()
+        self.unfollowed: list[int] = []
 
     def census(self, graph: Graph, known: object) -> Census:
         places: list[tuple[int, int, int, int, int | None]] = [
@@ -147,7 +153,8 @@ class Device:
         ]
         last = len(places) - 1
         places += [(0, last, 0, address, place) for place, address in graph.table.items()]
-        return Census(places, [([0], "kernel", "gemm", len(places), graph.why)])
+        nodes = [([0], "kernel", "gemm", len(places), graph.why)] if places else []
+        return Census(places, nodes, self.unfollowed)
 
     def synchronise(self) -> None:
         self.lands()
@@ -197,18 +204,22 @@ class Engine:
 @pytest.fixture
 def engine(history: History, monkeypatch: pytest.MonkeyPatch) -> Engine:
     device = Device()
-    for module in (owners_module, retention_module):
+    for module in (owners_module, retention_module, verification_module):
         monkeypatch.setattr(module, "on_device", lambda tensor: tensor.layout is torch.strided)
     monkeypatch.setattr(retention_module, "reader", lambda ordinal: device)
     monkeypatch.setattr(retention_module, "_storages", lambda tensors: retention_module._Ranges([]))
     cold = Model()
     cold.weight.mul_(3)
     cold.kernel.scale.mul_(3)
-    expected = holdings(cold)
-    expected["alias"] = replace(
-        expected["kernel.scale"], digest=digest(cold.kernel.scale, name="alias")
+    return Engine(history, device, Retention(), Model(), holdings(cold))
+
+
+def named(engine: Engine, path: str, value: float) -> None:
+    """Expect 64 elements of a value at one more path."""
+    tensor = torch.full((64,), float(value))
+    engine.expected[path] = replace(
+        engine.expected["kernel.scale"], digest=digest(tensor, name=path)
     )
-    return Engine(history, device, Retention(), Model(), expected)
 
 
 def test_an_update_in_place_is_silent(engine: Engine) -> None:
@@ -283,15 +294,51 @@ def test_a_copy_that_lands_only_once_the_device_was_waited_for_is_found(engine: 
 def test_a_buffer_keeps_a_slot_alive_and_is_held_to_its_bytes(engine: Engine) -> None:
     model = engine.model
     model.register_buffer("alias", model.kernel.scale)
+    named(engine, "alias", 6)
     engine.capture()
     model.weight.mul_(3)
     model.alias.mul_(3)
-    model.kernel.scale = torch.zeros(64)
+    model.kernel.scale = model.alias.clone()
     seen = engine.verify()
-    assert (seen.verified, seen.report.stale) == (["alias", "weight"], [])
+    assert (seen.may_resume, seen.report.stale) == (True, [])
+    assert seen.verified == ["alias", "kernel.scale", "weight"]
+    # What the graph reads is held to every name that it had.
     model.alias.zero_()
+    kinds = {(f.kind, f.path, f.row is None) for f in engine.verify().findings}
+    assert kinds == {("value", "alias", False), ("value", "kernel.scale", False)}
+    # A name that went elsewhere is held to its own bytes too.
+    model.alias.fill_(6)
+    model.kernel.scale.zero_()
     (finding,) = engine.verify().findings
-    assert (finding.kind, finding.path) == ("value", "alias")
+    assert (finding.kind, finding.path, finding.row) == ("value", "kernel.scale", None)
+    assert str(finding).endswith("(retained by no graph)")
+
+
+def test_another_name_of_a_slot_vouches_for_it(engine: Engine) -> None:
+    model = engine.model
+    model.register_buffer("alias", model.kernel.scale)
+    engine.capture()
+    model.weight.mul_(3)
+    model.alias.mul_(3)
+    # A cold load of which the walk found the other name.
+    assert (engine.verify().may_resume, engine.verify().unheld) == (True, [])
+    del engine.expected["kernel.scale"]
+    assert engine.verify().unheld == ["alias"]
+
+
+def test_a_slot_is_held_where_it_lies_under_a_name_that_is_new(engine: Engine) -> None:
+    model = engine.model
+    engine.capture()
+    model.weight.mul_(3)
+    model.kernel.scale.mul_(3)
+    vars(model.kernel)["scale2"] = vars(model.kernel).pop("scale")
+    seen = engine.verify()
+    assert (seen.may_resume, seen.verified) == (True, ["kernel.scale", "weight"])
+    # Where the name is of another root, nothing is found to hold it to.
+    kept = {"stash": vars(model.kernel).pop("scale2")}
+    seen = engine.watch.verify(engine.expected, owned=model, kv=kept)
+    assert ([f.kind for f in seen.findings], seen.report.stale) == (["missing"], [])
+    assert seen.undecided == ["kernel.scale: no tensor is found where a graph reads it"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -338,6 +385,184 @@ def test_an_unknown_address_is_listed_with_what_is_known_of_it(engine: Engine) -
     assert free.detail == "no block of the log lay there when it was captured"
     assert other.detail.startswith("not the allocator's")
     assert engine.watch.judge(owned=engine.model).may_resume
+
+
+def test_what_no_graph_retains_is_verified_by_its_path(engine: Engine) -> None:
+    named(engine, "head", 3)
+    engine.model.head = torch.full((64,), 3.0)
+    engine.capture()
+    engine.model.weight.mul_(3)
+    engine.model.kernel.scale.mul_(3)
+    seen = engine.verify()
+    assert (seen.may_resume, seen.verified) == (True, ["head", "kernel.scale", "weight"])
+    engine.model.head.zero_()
+    (finding,) = engine.verify().findings
+    assert (finding.kind, finding.path, finding.row) == ("value", "head", None)
+    del engine.model.head
+    seen = engine.verify()
+    (finding,) = seen.findings
+    assert (finding.kind, finding.path, seen.may_resume) == ("missing", "head", False)
+
+
+def test_a_verification_of_nothing_is_undecided(engine: Engine) -> None:
+    engine.capture()
+    seen = engine.watch.verify({}, owned=engine.model)
+    assert (seen.may_resume, seen.findings) == (False, [])
+    assert seen.undecided == ["nothing was held against anything"]
+    some = engine.watch.verify(holdings(engine.model), owned=engine.model)
+    assert (some.may_resume, some.undecided) == (True, [])
+
+
+def test_a_report_rests_on_nodes_that_were_read(engine: Engine) -> None:
+    none = engine.watch.capture({}, owned=engine.model)
+    assert (none.may_resume, none.undecided) == (
+        False,
+        ["no graph was given: nothing is known of any address"],
+    )
+    # Values alone may decide then, but not where a graph was given and has no node.
+    expected = holdings(engine.model)
+    assert engine.watch.verify(expected, owned=engine.model).may_resume
+    empty = engine.watch.capture({"decode": Graph([])}, owned=engine.model)
+    assert (empty.may_resume, empty.undecided) == (False, ["no node of any graph was read"])
+    assert not engine.watch.verify(expected, owned=engine.model).may_resume
+    assert engine.capture().may_resume
+
+
+def test_what_is_stale_is_not_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.capture()
+    engine.model.kernel.scale.mul_(3)
+    engine.device.gone.add(engine.model.weight.data_ptr())
+    read: list[str] = []
+
+    def holdings_of(tensors: Any) -> Any:
+        read.extend(tensors)
+        return holdings_of_all(tensors)
+
+    monkeypatch.setattr(verification_module, "holdings_of", holdings_of)
+    seen = engine.verify()
+    assert [row.owner for row in seen.report.stale] == ["weight"]
+    assert (set(read), seen.verified) == ({"kernel.scale"}, ["kernel.scale"])
+
+
+def test_what_cannot_be_digested_is_undecided_and_the_rest_is_verified(engine: Engine) -> None:
+    engine.capture()
+    engine.model.weight.mul_(3)
+    engine.model.kernel.scale.mul_(3)
+    assert engine.verify().may_resume
+    engine.expected["weight"] = replace(engine.expected["weight"], digest=None)
+    seen = engine.verify()
+    assert (seen.verified, seen.findings) == (["kernel.scale"], [])
+    assert seen.undecided == ["weight: its elements cannot be read"]
+    assert not seen.may_resume
+
+
+def test_a_table_that_cannot_be_read_leaves_it_undecided(engine: Engine) -> None:
+    engine.device.unfollowed = [0x9000]
+    report = engine.capture()
+    assert report.undecided == ["graph `decode`: what lies at 0x9000 could not be read as a table"]
+    # What has no memory has no table.
+    engine.device.gone.add(0x9000)
+    assert engine.capture().may_resume
+
+
+def test_the_walk_knows_what_it_reached_and_no_workspace(engine: Engine) -> None:
+    kind = "library-workspace"
+    engine.watch._workspaces = [(f"{kind}[1]", 0x9000, 512, kind, False)]
+    rows = engine.capture(extra=(0x9000,)).rows
+    known = {row.owner: "walk" in row.known_to for row in rows}
+    assert known == {"weight": True, "kernel.scale": True, "library-workspace[1]": False}
+
+
+Before = Callable[[History, Retention], None]
+
+
+def _freed(history: History, watch: Retention) -> None:
+    watch.mark()
+    history.note("free_requested", 0x1000)
+    history.segment(0x1000, FREE)
+
+
+def _reused(history: History, watch: Retention) -> None:
+    _freed(history, watch)
+    history.note("alloc", 0x1000)
+    history.segment(0x1000, LIVE)
+
+
+def _made_and_freed(history: History, watch: Retention) -> None:
+    _freed_before(history, watch)
+    history.note("alloc", 0x1000)
+    history.note("free_requested", 0x1000)
+
+
+def _freed_before(history: History, watch: Retention) -> None:
+    history.note("free_requested", 0x1000)
+    history.segment(0x1000, FREE)
+    watch.mark()
+
+
+def _kept(history: History, watch: Retention) -> None:
+    watch.mark()
+
+
+def _reused_before(history: History, watch: Retention) -> None:
+    history.note("free_requested", 0x1000)
+    history.note("alloc", 0x1000)
+    watch.mark()
+
+
+@pytest.mark.parametrize(
+    ("before", "fate"),
+    [
+        (_freed, "dangling"),
+        (_reused, "reused"),
+        (_made_and_freed, "dangling"),
+        (_freed_before, "alive"),
+        (_kept, "alive"),
+        (_reused_before, "alive"),
+    ],
+)
+def test_what_was_freed_since_the_mark_is_stale(engine: Engine, before: Before, fate: str) -> None:
+    engine.history.note("alloc", 0x1000)
+    engine.history.segment(0x1000, LIVE)
+    before(engine.history, engine.watch)
+    report = engine.capture(extra=(0x1000,))
+    (row,) = (row for row in report.rows if row.address == 0x1000)
+    assert (row.fate, report.may_resume) == (fate, fate == "alive")
+    # A mark is for one capture.
+    again = engine.capture(extra=(0x1000,))
+    assert again.may_resume
+
+
+def test_a_mark_spares_a_graphs_pool_and_what_had_no_memory(engine: Engine) -> None:
+    for address in (0x1000, 0x2000):
+        engine.history.segment(address, FREE, pool=POOL if address == 0x1000 else (0, 0))
+    engine.watch.mark()
+    engine.history.note("alloc", 0x1000)
+    engine.history.note("free_requested", 0x1000)
+    engine.device.gone.add(0x2000)
+    assert engine.capture(extra=(0x1000, 0x2000)).stale == []
+
+
+def test_what_was_freed_before_the_census_is_told_from_what_never_was(engine: Engine) -> None:
+    engine.history.note("alloc", 0x1000)
+    engine.history.note("free_requested", 0x1000)
+    engine.history.segment(0x1000, FREE, FREE)
+    report = engine.capture(extra=(0x1000, 0x1200))
+    assert report.may_resume
+    assert [row.detail for row in report.unknown] == [
+        "its block was freed before the census, and perhaps before the graph",
+        "no block of the log lay there when it was captured",
+    ]
+
+
+def test_a_closed_watch_turns_the_history_off_and_decides_nothing(engine: Engine) -> None:
+    with engine.watch as watch:
+        assert engine.capture().may_resume
+        before = len(engine.history.switched)
+    assert engine.history.switched[before:] == [None]
+    watch.close()
+    assert len(engine.history.switched) == before + 1
+    assert watch.judge(owned=engine.model).undecided == ["the log was closed"]
 
 
 def test_pressure_asks_for_every_free_block_in_requests_that_its_segment_serves() -> None:

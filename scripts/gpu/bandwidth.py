@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from coldproof import _native
-from coldproof.torch.digests import descriptor
+from coldproof.torch.digesting import descriptor
 
 TOTAL = 4 << 30
 REPEATS = 9

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from coldproof.torch import pressure
-from coldproof.torch.pressure import POISON
+from coldproof.torch.poison import POISON
 from torch import Tensor, nn
 
 HIDDEN = 256

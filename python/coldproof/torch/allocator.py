@@ -70,8 +70,9 @@ class Reading:
 class AllocatorLog:
     """What torch's allocator handed out and took back on one device, from now on.
 
-    It turns torch's memory history on, without stack traces, and clears it. Memory that another
-    allocator gives (a pool of an extension's own) is not in it.
+    It turns torch's memory history on, without stack traces, and clears it; the history grows with
+    every allocation until ``close`` turns it off. Memory that another allocator gives (a pool of an
+    extension's own) is not in it.
     """
 
     def __init__(self, device: int | None = None) -> None:
@@ -82,7 +83,8 @@ class AllocatorLog:
         self._gaps: list[str] = []
         self._first: list[tuple[object, ...]] = []
         self._read = 0
-        if not torch.cuda.is_available():
+        self._is_open = torch.cuda.is_available()
+        if not self._is_open:
             return
         self.device = torch.cuda.current_device() if device is None else device
         backend = torch.cuda.memory.get_allocator_backend()
@@ -100,6 +102,14 @@ class AllocatorLog:
             for address, size, state in blocks_of(segment):
                 if state == "active_allocated":
                     self._allocated(address, size)
+
+    def close(self) -> None:
+        """Turn torch's memory history off, for every log; what happens from now on is a gap."""
+        if self._is_open:
+            self._is_open = False
+            record: Any = torch.cuda.memory._record_memory_history
+            record(None)
+            self._lacks("the log was closed")
 
     def read(self) -> Reading:
         """Read what happened so far."""

@@ -50,9 +50,11 @@ class Report:
     rows: list[Row]
     nodes: int
     unread: list[str] = field(default_factory=list)
-    """Nodes that could not be read: they may retain anything."""
+    """Nodes and tables that could not be read: they may retain anything."""
     gaps: list[str] = field(default_factory=list)
     """Why the allocator's log may lack events."""
+    graphs: int = 0
+    """How many graphs were captured. Without any there is no address to speak of."""
 
     @property
     def stale(self) -> list[Row]:
@@ -62,7 +64,8 @@ class Report:
     @property
     def undecided(self) -> list[str]:
         """What leaves the question open: where nothing is stale, the answer is UNDECIDED."""
-        return [*self.unread, *self.gaps]
+        none = [] if self.graphs else ["no graph was given: nothing is known of any address"]
+        return [*none, *self.unread, *self.gaps]
 
     @property
     def may_resume(self) -> bool:
@@ -90,20 +93,20 @@ class Report:
 
 @dataclass(frozen=True)
 class Finding:
-    """A captured slot that is where it was and does not hold what is expected."""
+    """A path that does not hold what is expected, though nothing that it names is stale."""
 
     kind: str
     """``value``; ``layout``; ``in-flight``: it changed once the device was waited for, so that a
-    copy lacks the edge to the stream that replays."""
+    copy lacks the edge to the stream that replays; ``missing``: no tensor goes by that path."""
     path: str
-    """The slot, by the path of the capture."""
-    row: Row
-    """The first place of a graph that retains it."""
+    """The path, as it is expected."""
+    row: Row | None
+    """The first place of a graph that retains it; nothing for one that no graph retains."""
     detail: str
 
     def __str__(self) -> str:
         """Say it in one line."""
-        return f"{self.path}: {self.kind}: {self.detail} ({self.row})"
+        return f"{self.path}: {self.kind}: {self.detail} ({self.row or 'retained by no graph'})"
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,19 @@ class Verification:
     report: Report
     findings: list[Finding]
     verified: list[str]
-    """Captured paths that hold what is expected."""
+    """Paths that hold what is expected, and do so where a graph retains them."""
+    unverified: list[str]
+    """What could not be held against what is expected, and why."""
     unheld: list[str]
     """Captured paths for which nothing is expected: scratch, or a slot that nobody vouches for."""
 
     @property
+    def undecided(self) -> list[str]:
+        """What leaves the question open. Where no graph was given, values alone decide."""
+        none = [] if self.verified or self.findings else ["nothing was held against anything"]
+        return [*self.report.unread, *self.report.gaps, *self.unverified, *none]
+
+    @property
     def may_resume(self) -> bool:
         """Whether nothing is stale, nothing differs, and nothing left it open."""
-        return self.report.may_resume and not self.findings
+        return not self.report.stale and not self.findings and not self.undecided

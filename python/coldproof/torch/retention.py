@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -12,15 +13,18 @@ import torch
 from coldproof import _native
 from coldproof.tensors import walk
 from coldproof.torch.allocator import AllocatorLog, Event, Range, Reading
-from coldproof.torch.digests import reader
-from coldproof.torch.holdings import Holding, holdings_of
+from coldproof.torch.digesting import reader
+from coldproof.torch.holding import Holding
 from coldproof.torch.owners import Owner, on_device, owners_of, registered, span
-from coldproof.torch.report import Finding, Report, Row, Verification
+from coldproof.torch.report import Report, Row, Verification
+from coldproof.torch.verification import Check
 
 Node = tuple[list[int], str, str, int, str | None]
 """A path, a kind, a kernel, a number of arguments, and why it could not be read."""
 Place = tuple[str, int, int, int, int, int | None]
 """A graph, a node, an argument, a byte in it, an address, and its place in a table."""
+Fated = tuple[int, str, str | None, str, str]
+"""An address, its class, its owner, its fate, and what there is to say of it."""
 
 
 class _Ranges:
@@ -47,9 +51,13 @@ class _Captured:
     """What was so when the graphs were captured."""
 
     events: int
+    mark: int | None
+    """How many events came before ``mark``, where that was called."""
     pools: frozenset[tuple[int, ...]]
     owners: list[Owner]
+    graphs: int
     nodes: dict[str, list[Node]]
+    unfollowed: list[str]
     places: list[Place]
     gone: list[Event]
     """Of these places, those where the driver had no memory, whatever the log says."""
@@ -60,7 +68,8 @@ class Retention:
     """Watches the memory of captured graphs: make it first, capture, update, then judge.
 
     ``keep_graph=True`` is what makes a ``torch.cuda.CUDAGraph`` readable. Without a GPU nothing is
-    captured, and nothing is stale.
+    captured, and nothing is stale. Close it, or use it as a context, so that torch's memory history
+    ends with it.
     """
 
     def __init__(self, device: int | None = None) -> None:
@@ -70,7 +79,35 @@ class Retention:
             self._reader = reader(self.log.device or 0)
         self._workspaces: list[Owner] = []
         self._captured: _Captured | None = None
+        self._mark: int | None = None
         self._slots: dict[str, int] = {}
+        self._aliases: dict[str, str] = {}
+
+    def __enter__(self) -> Retention:
+        """Watch until the context ends."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """End the log and torch's memory history; what is asked afterwards is UNDECIDED."""
+        self.log.close()
+
+    def mark(self) -> None:
+        """Say that graphs are captured from now on: call it right before the first capture.
+
+        What is freed between here and ``capture`` is then stale. Without a mark nobody knows
+        whether a graph had it by then, and it is listed as unknown.
+        """
+        if self._mark is None:
+            self._mark = len(self.log.read().events)
 
     def name_workspaces(self, *streams: torch.cuda.Stream) -> int:
         """Have cuBLAS take its workspace for each stream now, and name what it took.
@@ -118,49 +155,57 @@ class Retention:
             for name, graph in graphs.items()
             if self._reader is not None
         }
-        owners = owners_of(roots) + self._workspaces
+        walked = owners_of(roots)
         places = _places(censuses, reading)
         self._captured = _Captured(
             events=len(reading.events),
+            mark=self._mark,
             pools=frozenset(tuple(graph.pool()) for graph in graphs.values()),
-            owners=owners,
+            owners=walked + self._workspaces,
+            graphs=len(graphs),
             nodes={name: census.nodes for name, census in censuses.items()},
+            unfollowed=[
+                f"graph `{name}`: what lies at {address:#x} could not be read as a table"
+                for name, census in censuses.items()
+                for address in self._mapped(census.unfollowed)
+            ],
             places=places,
             gone=self._unmapped(place[4] for place in places),
             known_to={
                 "registry": _storages(
                     t for root in roots.values() for t in registered(root).values()
                 ),
-                "walk": _Ranges([owner[1:3] for owner in owners]),
+                "walk": _Ranges([owner[1:3] for owner in walked]),
                 "recorder": _storages(recorded),
             },
         )
-        addresses = sorted({place[4] for place in self._captured.places})
-        self._slots = {}
-        for path, tensor in walk(roots.get("owned")).tensors:
+        self._mark = None
+        self._name_slots(roots.get("owned"), sorted({place[4] for place in places}))
+        return self.judge(**roots)
+
+    def _name_slots(self, root: object, addresses: list[int]) -> None:
+        """Note which paths name memory that a graph retains, and an address of it."""
+        walked = walk(root)
+        self._slots, self._aliases = {}, dict(walked.aliases)
+        for path, tensor in walked.tensors:
             if on_device(tensor):
                 start, size = span(tensor)
                 index = bisect.bisect_left(addresses, start)
                 if index < len(addresses) and addresses[index] < start + size:
                     self._slots[path] = addresses[index]
-        return self.judge(**roots)
+        for path, target in walked.aliases:
+            if target in self._slots:
+                self._slots[path] = self._slots[target]
 
     def judge(self, **roots: object) -> Report:
         """Say what became of every retained address. Ask after an update, before any replay."""
+        self._noted()
+        self._synchronise()
+        return self._judged(roots)
+
+    def _judged(self, roots: Mapping[str, object]) -> Report:
         captured = self._noted()
-        if self._reader is not None:
-            self._reader.synchronise()
         reading = self.log.read()
-        addresses = [place[4] for place in captured.places]
-        events = [
-            *reading.events[: captured.events],
-            *captured.gone,
-            *reading.events[captured.events :],
-            *self._unmapped(addresses),
-        ]
-        cut = captured.events + len(captured.gone)
-        log = _native.RetainedLog(events, cut, reading.pools(captured.pools))
-        fates = log.judge(addresses, captured.owners, owners_of(roots) + self._workspaces)
         unread = [
             f"graph `{name}`, node {index}, {node[1]}: {node[4]}"
             for name, own in captured.nodes.items()
@@ -168,49 +213,54 @@ class Retention:
             if node[4] is not None
         ]
         nodes = sum(len(own) for own in captured.nodes.values())
-        return Report(_rows(captured, reading, fates), nodes, unread, reading.gaps)
+        if captured.graphs and not nodes:
+            unread.append("no node of any graph was read")
+        rows = _rows(captured, reading, self._fates(captured, reading, roots))
+        return Report(
+            rows, nodes, unread + captured.unfollowed, reading.gaps, graphs=captured.graphs
+        )
+
+    def _fates(
+        self, captured: _Captured, reading: Reading, roots: Mapping[str, object]
+    ) -> list[Fated]:
+        """Say what became of each place since the capture, and since the mark."""
+        addresses = [place[4] for place in captured.places]
+        unmapped = self._unmapped(addresses)
+        pools, now = reading.pools(captured.pools), owners_of(roots) + self._workspaces
+
+        def since(cut: int) -> list[Fated]:
+            head, tail = reading.events[:cut], reading.events[cut:]
+            events = [*head, *captured.gone, *tail, *unmapped]
+            log = _native.RetainedLog(events, cut + len(captured.gone), pools)
+            return log.judge(addresses, captured.owners, now)
+
+        fates = since(captured.events)
+        if captured.mark is None:
+            return fates
+        between = _blocks(reading.events[captured.mark : captured.events])
+        pairs = zip(fates, since(captured.mark), strict=True)
+        return [_since_mark(late, early, between) for late, early in pairs]
 
     def verify(self, expected: Mapping[str, Holding], **roots: object) -> Verification:
-        """Judge, and hold what lies at every retained slot against what a cold load holds there.
+        """Judge, and hold what lies at every expected path against what a cold load holds there.
 
         ``expected`` is by path, such as ``holdings`` gives of a cold load; leave scratch out of it.
-        The bytes are read twice: as the current stream would replay on them, and once the device
-        was waited for.
+        What a graph retains is held to it where the graph reads it, and at its path too where that
+        is elsewhere. The bytes are read twice: as the current stream would replay on them, and once
+        the device was waited for. What is stale is not read.
         """
         self._noted()
-        tensors = self._retained(walk(roots.get("owned")).tensors, expected)
-        early = holdings_of(tensors)
-        report = self.judge(**roots)
-        late = holdings_of(tensors)
-        rows = {row.address: row for row in reversed(report.rows) if not row.is_stale}
-        first = {path: rows[at] for path, at in self._slots.items() if at in rows}
-        findings, verified = [], []
-        for path in sorted(first.keys() & late.keys()):
-            finding = _finding(path, first[path], expected[path], early[path], late[path])
-            if finding is None:
-                verified.append(path)
-            else:
-                findings.append(finding)
-        return Verification(report, findings, verified, sorted(first.keys() - late.keys()))
+        report = self._judged(roots)
+        check = Check(expected, self._slots, report)
+        check.find(walk(roots.get("owned")))
+        # Without a device nothing is under way.
+        early = check.read() if self._reader is not None else None
+        self._synchronise()
+        return check.verdict(early, check.read(), self._aliases)
 
-    def _retained(
-        self, walked: list[tuple[str, torch.Tensor]], expected: Mapping[str, Holding]
-    ) -> dict[str, torch.Tensor]:
-        """Return the tensor that lies now where each slot was captured, by the slot's path."""
-        spans = [(*span(tensor), path, tensor) for path, tensor in walked if on_device(tensor)]
-        own = {path: (start, size, tensor) for start, size, path, tensor in spans}
-        found = {}
-        for path, address in self._slots.items():
-            if path not in expected:
-                continue
-            start, size, tensor = own.get(path, (0, 0, None))
-            if tensor is None or not start <= address < start + size:
-                # The storage goes by another name now.
-                others = [s for s in spans if s[0] <= address < s[0] + s[1]]
-                tensor = min(others, key=lambda s: s[1])[3] if others else None
-            if tensor is not None:
-                found[path] = tensor
-        return found
+    def _synchronise(self) -> None:
+        if self._reader is not None:
+            self._reader.synchronise()
 
     def _noted(self) -> _Captured:
         if self._captured is None:
@@ -219,11 +269,15 @@ class Retention:
 
     def _unmapped(self, addresses: Iterable[int]) -> list[Event]:
         """Return an event for each address under which the driver has no memory now."""
+        addresses = set(addresses)
+        gone = addresses.difference(self._mapped(addresses))
+        return [("unmap", 0, address, 1) for address in sorted(gone)]
+
+    def _mapped(self, addresses: Iterable[int]) -> list[int]:
+        """Return the addresses under which the driver has memory; all where there is no driver."""
         device = self._reader
-        if device is None:
-            return []
-        gone = [address for address in sorted(set(addresses)) if device.allocation(address) is None]
-        return [("unmap", 0, address, 1) for address in gone]
+        found = sorted(set(addresses))
+        return [a for a in found if device is None or device.allocation(a) is not None]
 
 
 def _places(censuses: Mapping[str, _native.Census], reading: Reading) -> list[Place]:
@@ -244,35 +298,42 @@ def _places(censuses: Mapping[str, _native.Census], reading: Reading) -> list[Pl
     return places
 
 
-def _rows(
-    captured: _Captured, reading: Reading, fates: list[tuple[int, str, str | None, str, str]]
-) -> list[Row]:
+def _blocks(events: Iterable[Event]) -> _Ranges:
+    """Return all memory that some events hand out."""
+    return _Ranges((address, size) for kind, _, address, size in events if kind == "alloc")
+
+
+def _since_mark(late: Fated, early: Fated, between: _Ranges) -> Fated:
+    """Say what became of an address since the mark, where since the capture nothing did."""
+    if late[3] != "alive":
+        return late
+    if early[3] in ("dangling", "reused"):
+        return early
+    # A block that came and went in between; what has one now says nothing of it.
+    if late[1] == "unknown" and late[4] and between.has(late[0]):
+        return (*late[:3], "dangling", "its block was freed before the census")
+    return late
+
+
+def _rows(captured: _Captured, reading: Reading, fates: list[Fated]) -> list[Row]:
     allocated = _Ranges(reading.known)
+    is_open = any(kind == "unknown" and said for _, kind, _, _, said in fates)
+    handed_out = _blocks(reading.events[: captured.events] if is_open else ())
     rows = []
     for place, (_, kind, owner, fate, said) in zip(captured.places, fates, strict=True):
         name, node, argument, offset, address, through = place
         kernel = captured.nodes[name][node][2]
         known = tuple(source for source, own in captured.known_to.items() if own.has(address))
         detail = said
-        if kind == "unknown" and fate == "alive" and not allocated.has(address):
-            detail = "not the allocator's: a library's own memory, or a module's constants"
+        if kind == "unknown" and fate == "alive" and said:
+            # No block lay there when it was captured.
+            if not allocated.has(address):
+                detail = "not the allocator's: a library's own memory, or a module's constants"
+            elif handed_out.has(address):
+                detail = "its block was freed before the census, and perhaps before the graph"
         where = (name, node, kernel, argument, offset, address, through)
         rows.append(Row(*where, kind, owner, fate, detail, known))
     return rows
-
-
-def _finding(
-    path: str, row: Row, expected: Holding, early: Holding, late: Holding
-) -> Finding | None:
-    layout = late.differs(expected)
-    if layout is not None:
-        return Finding("layout", path, row, layout)
-    if late.digest != expected.digest:
-        detail = f"a stale value in live storage: {late.digest}, and {expected.digest} is expected"
-        return Finding("value", path, row, detail)
-    if early.digest != late.digest:
-        return Finding("in-flight", path, row, "it was still being written on another stream")
-    return None
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> _Ranges:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from coldproof.tensors import spelling, walk
-from coldproof.torch.digests import digests
+from coldproof.torch.digesting import outcomes
 from coldproof.torch.owners import has_elements
 
 
@@ -20,8 +20,8 @@ class Holding:
     """Its element type, spelled as in safetensors."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    digest: str
-    """Of its path, element type, shape and elements."""
+    digest: str | None
+    """Of its path, element type, shape and elements; nothing where they cannot be read."""
 
     def differs(self, other: Holding) -> str | None:
         """Say how it lies otherwise than another, whatever it holds; nothing where it does not."""
@@ -36,16 +36,32 @@ class Holding:
 
 
 def holdings_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Holding]:
-    """Return what each tensor holds, by path; those on a device are read there."""
+    """Return what each tensor holds, by path; those on a device are read there.
+
+    One that cannot be read has no digest, and the others have theirs.
+    """
     return {
         path: Holding(
             spelling(tensors[path].dtype),
             tuple(tensors[path].shape),
             tuple(tensors[path].stride()),
-            digest,
+            digest if isinstance(digest, str) else None,
         )
-        for path, digest in digests(tensors).items()
+        for path, digest in outcomes({p: _elements(t) for p, t in tensors.items()}).items()
     }
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements as ones of a type that is digested: complex ones as pairs of real ones,
+    and those of one byte that safetensors has no name for as bytes.
+    """
+    plain = tensor.detach()
+    if plain.is_complex():
+        return torch.view_as_real(plain.resolve_conj())
+    unnamed = spelling(plain.dtype) == str(plain.dtype).removeprefix("torch.")
+    if unnamed and plain.element_size() == 1 and not plain.is_quantized:
+        return plain.view(torch.uint8)
+    return plain
 
 
 def holdings(root: object) -> dict[str, Holding]:
