@@ -13,7 +13,7 @@ import torch
 from coldproof import walk
 from coldproof.agent import Died, Refused, Unsupported, answer, done, one_line
 from coldproof.vllm import unit_vectors
-from coldproof.vllm.applications import Applications, Layout, box_of
+from coldproof.vllm.applications import Applications, Layout, box_of, outward, tied
 from coldproof.vllm.rank import Rank
 from coldproof.vllm.slots import HANDLES, Census, Serials, in_memory_order
 from coldproof.vllm.tensors import TensorRef
@@ -411,3 +411,24 @@ def test_what_the_engine_raises_is_a_refusal_of_one_line_in_its_own_words() -> N
 @pytest.mark.parametrize("command", ["unknown", "_hidden", "name", ""])
 def test_what_is_no_command_is_unsupported(command: str) -> None:
     assert error_of(command) == {"error": "unsupported", "what": command}
+
+
+@pytest.mark.parametrize("start", [0, 2, 4])
+def test_a_search_goes_outward_and_leaves_nothing_out(start: int) -> None:
+    found = list(outward(start, 5))
+    assert sorted(found) == list(range(5))
+    assert [abs(index - start) for index in found] == sorted(abs(n - start) for n in range(5))
+
+
+def test_a_tied_parameter_is_known_by_its_first_name() -> None:
+    model = torch.nn.ModuleDict({"embed": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+    assert tied(model) == {}
+    model["head"].weight = model["embed"].weight
+    assert tied(model) == {"head.weight": "embed.weight"}
+    recorder = Applications(model)
+    with recorder, torch.no_grad():
+        for _, tensor in recorder.deliver(iter([("source", torch.ones(2, 2))])):
+            model["head"].weight.copy_(tensor)
+    assert [(source, slot) for source, _, slot, _ in recorder.records] == [
+        ("source", "embed.weight")
+    ]

@@ -1,5 +1,4 @@
-//! The gate: fingerprints of 1,000,000 slots compared with those of the capture, on one core
-//! (design.md section 8: 15 ms).
+//! The gate: fingerprints of 1,000,000 slots compared with those of the capture, on one core.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Applications recorded and checked, 1,000,000 of them in shuffled order (design.md section 8).
+//! Applications recorded and checked, 1,000,000 of them in shuffled order.
 //!
 //! `tensors`: 1,000,000 sources, one application each. `chunks`: 1,000 sources of 1,000 chunks.
 //! `rows`: one source in 1,000,000 chunks. `tensors/100000` shows that growth is linear.

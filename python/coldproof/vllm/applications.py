@@ -88,6 +88,22 @@ class Delivered:
     """Keeps the storage's record, so that no other storage can be taken for it."""
 
 
+def tied(model: torch.nn.Module) -> dict[str, str]:
+    """The first name of each parameter that has several, by each of the others."""
+    first: dict[int, str] = {}
+    pairs = model.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in pairs}
+    return {name: other for name, other in names.items() if name != other}
+
+
+def outward(start: int, count: int) -> Iterator[int]:
+    """All of ``range(count)``, the nearest to ``start`` first."""
+    for step in range(count):
+        for index in (start + step, start - step)[: 1 + (step > 0)]:
+            if 0 <= index < count:
+                yield index
+
+
 class Applications(TorchDispatchMode):
     """Records copies while weights are delivered through :meth:`deliver`."""
 
@@ -99,7 +115,10 @@ class Applications(TorchDispatchMode):
         self.consumed: set[str] = set()
         self.sent: list[str] = []
         self._delivered: dict[int, Delivered] = {}
+        self._modules = list(model.named_modules())
+        self._tied = tied(model)
         self._names: dict[int, list[str]] = {}
+        self._cursor = 0
 
     def deliver(
         self, weights: Iterator[tuple[str, torch.Tensor]]
@@ -116,6 +135,9 @@ class Applications(TorchDispatchMode):
     ) -> Any:
         """Runs the operation, and notes it where it read a delivered tensor."""
         result = func(*args, **(kwargs or {}))
+        if getattr(func, "is_view", False):
+            # Most of what a loader does; not yet a use.
+            return result
         read: dict[int, Delivered] = {}
         for tensor in tensors_in((args, kwargs or {})):
             key = storage_record(tensor)
@@ -172,14 +194,29 @@ class Applications(TorchDispatchMode):
         found = self._held(key)
         if not found:
             # A loader has replaced parameters since.
-            self._names = {}
-            for name, tensor in self._state():
-                held = storage_record(tensor)
-                if held is not None and not tensor.is_meta:
-                    self._names.setdefault(held, []).append(name)
+            self._names[key] = self._named(key)
             found = self._held(key)
         boxes = [(name, box_of(Layout.of(target), Layout.of(tensor))) for name, tensor in found]
         return next((pair for pair in boxes if pair[1] is not None), boxes[0] if boxes else None)
+
+    def _named(self, key: int) -> list[str]:
+        """Names of a storage in the first module that has it; a parameter's before a buffer's.
+
+        What comes next is near what came last, so the search goes outward from there.
+        """
+        for kind in ("_parameters", "_buffers"):
+            for index in outward(self._cursor, len(self._modules)):
+                path, module = self._modules[index]
+                leaves = [
+                    leaf
+                    for leaf, tensor in getattr(module, kind).items()
+                    if storage_record(tensor) == key and not tensor.is_meta
+                ]
+                if leaves:
+                    self._cursor = index
+                    found = [f"{path}.{leaf}" if path else leaf for leaf in leaves]
+                    return [self._tied[name] for name in found if name in self._tied] + found
+        return []
 
     def _held(self, key: int) -> list[tuple[str, torch.Tensor]]:
         """Which of the names that are known for a storage still have it."""
