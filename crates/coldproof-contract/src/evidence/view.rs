@@ -9,6 +9,7 @@ use super::{
     ReorderedFact, SlotFact, SourceHeader, SourceReadBackFact, StateFact, StepOutcome,
     UncontrolledFact,
 };
+use crate::routing::SourceRule;
 use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
 
 /// A claim about a slot: what reads it gives no sign of a zero.
@@ -317,6 +318,20 @@ impl<'r> View<'r> {
         source.unsigned == Some(digest)
             && read.peek().is_some()
             && read.all(|(rank, slot)| phase.is_zero_blind(*rank, slot))
+    }
+
+    /// The checkpoint of a phase, where its names are those of another spelling.
+    #[must_use]
+    pub fn spelling(&self, phase: &PhaseView<'_>) -> Option<&'r CheckpointHeader> {
+        let checkpoint = phase.at.and_then(|at| self.checkpoint(at));
+        checkpoint.filter(|checkpoint| !checkpoint.rules.is_empty())
+    }
+
+    /// The rules that the names of a phase's checkpoint follow.
+    #[must_use]
+    pub fn rules_of(&self, phase: &PhaseView<'_>) -> &'r [SourceRule] {
+        let own = self.spelling(phase).map(|checkpoint| &checkpoint.rules);
+        own.unwrap_or(&self.header.rules)
     }
 
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold

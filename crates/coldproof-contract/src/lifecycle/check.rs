@@ -6,7 +6,6 @@ use super::facts::{Account, account};
 use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
 use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
-use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
 use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
@@ -53,12 +52,6 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     );
 }
 
-/// The rules that the names of a phase's checkpoint follow.
-fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
-    let own = phase.at.and_then(|at| case.view.checkpoint(at)).map(|checkpoint| &checkpoint.rules);
-    own.filter(|rules| !rules.is_empty()).unwrap_or(&case.view.header.rules)
-}
-
 fn rank_account(
     case: &mut Case<'_, '_>,
     site: (usize, usize),
@@ -68,14 +61,14 @@ fn rank_account(
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
     let fact = manifest.fact;
-    if rules(case, phase).is_empty() {
+    if case.view.rules_of(phase).is_empty() {
         // Nobody says where sources belong: what they were applied to is held against no promise.
         unfinished(case, site, phase, rank);
         return;
     }
     let optional = fact.allowed_missing.iter().filter(|source| fact.delivered.contains(source));
     let promised: BTreeSet<&str> = fact.required.iter().chain(optional).map(|s| &**s).collect();
-    match account(rules(case, phase), arm, phase, rank, &promised) {
+    match account(case.view.rules_of(phase), arm, phase, rank, &promised) {
         Ok(account) => report(case, site, rank, account),
         Err(error) => {
             let text =
@@ -202,7 +195,7 @@ fn raise_post_load(
             .strip_prefix(owner)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let mut inside = rules(case, phase).iter().filter(|rule| within(&rule.slot));
+    let mut inside = case.view.rules_of(phase).iter().filter(|rule| within(&rule.slot));
     let waits_for = inside.find_map(|rule| Some((went_nowhere(case, &rule.source)?, rule)));
     if code == FindingCode::FinalisedNever
         && let Some((code, rule)) = waits_for

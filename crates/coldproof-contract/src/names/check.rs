@@ -8,7 +8,6 @@ use crate::evidence::{
     ArmView, CheckpointHeader, Difference, LaneName, ManifestFact, PhaseView, Seen, StepOutcome,
     StepView,
 };
-use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, Room, Site, symptom};
 use crate::words::{Rank, SlotKind, StepName};
 
@@ -44,12 +43,6 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     );
 }
 
-/// The rules that the names of a phase's checkpoint follow.
-fn rules<'r>(case: &Case<'_, 'r>, phase: &PhaseView<'_>) -> &'r [SourceRule] {
-    let own = phase.at.and_then(|at| case.view.checkpoint(at)).map(|checkpoint| &checkpoint.rules);
-    own.filter(|rules| !rules.is_empty()).unwrap_or(&case.view.header.rules)
-}
-
 /// Promised against delivered against resolved. What no rank took, and what no source fills, is
 /// judged in the names lane alone.
 fn manifests(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
@@ -77,7 +70,7 @@ fn sealed(
         explicitly_preserved: fact.explicitly_preserved.iter().cloned().collect(),
         allowed_missing: fact.allowed_missing.iter().cloned().map(KeyPattern).collect(),
     };
-    let needed = rules(case, phase).iter().map(|rule| rule.source.as_str());
+    let needed = case.view.rules_of(phase).iter().map(|rule| rule.source.as_str());
     let error = match draft.clone().seal(needed) {
         Ok(sealed) => return Some(sealed),
         Err(error) => error,
@@ -195,7 +188,7 @@ fn unrouted(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, source: 
 /// them. Another name of a slot that is filled is filled, and so is a name that the
 /// caller leaves out on purpose.
 fn unfilled(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, sealed: &KeyManifest) {
-    let filled: BTreeSet<_> = rules(case, phase).iter().map(|rule| &rule.slot).collect();
+    let filled: BTreeSet<_> = case.view.rules_of(phase).iter().map(|rule| &rule.slot).collect();
     if filled.is_empty() {
         return;
     }
@@ -239,8 +232,7 @@ fn count(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
 /// The checkpoint of other names that was delivered when this difference showed.
 fn spelling<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r CheckpointHeader> {
     let arm = case.view.arm(difference.arm)?;
-    let at = arm.phases.get(difference.phase_index)?.at?;
-    case.view.checkpoint(at).filter(|checkpoint| !checkpoint.rules.is_empty())
+    case.view.spelling(arm.phases.get(difference.phase_index)?)
 }
 
 /// The same content under other names left a slot as it was: the names were not resolved.

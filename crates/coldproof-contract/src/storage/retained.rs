@@ -334,20 +334,7 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const AT: Address = Address(0x110);
-
-    const fn range(address: u64, bytes: u64) -> ByteRange {
-        ByteRange { address: Address(address), bytes }
-    }
-
-    const fn alloc(storage: u64, address: u64, bytes: u64) -> MemoryEvent {
-        MemoryEvent::Alloc { storage: StorageId(storage), range: range(address, bytes) }
-    }
-
-    const fn free(storage: u64) -> MemoryEvent {
-        MemoryEvent::Free { storage: StorageId(storage) }
-    }
+    use crate::storage::staleness::{AT, alloc, free, range};
 
     fn owner(name: &str, address: u64, bytes: u64) -> Owner {
         let range = range(address, bytes);

@@ -68,17 +68,18 @@ fn is_mapped(log: &[MemoryEvent], address: Address) -> bool {
     last.unwrap_or(true)
 }
 
-const AT: Address = Address(0x110);
+/// In the first block that a log of a test hands out.
+pub(super) const AT: Address = Address(0x110);
 
-const fn range(address: u64, bytes: u64) -> ByteRange {
+pub(super) const fn range(address: u64, bytes: u64) -> ByteRange {
     ByteRange { address: Address(address), bytes }
 }
 
-const fn alloc(storage: u64, address: u64, bytes: u64) -> MemoryEvent {
+pub(super) const fn alloc(storage: u64, address: u64, bytes: u64) -> MemoryEvent {
     MemoryEvent::Alloc { storage: StorageId(storage), range: range(address, bytes) }
 }
 
-const fn free(storage: u64) -> MemoryEvent {
+pub(super) const fn free(storage: u64) -> MemoryEvent {
     MemoryEvent::Free { storage: StorageId(storage) }
 }
 

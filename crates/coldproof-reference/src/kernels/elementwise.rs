@@ -1,5 +1,6 @@
 //! Kernels that treat each element alone.
 
+use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::evidence::ArgFact;
 use coldproof_contract::words::Address;
 
@@ -7,9 +8,16 @@ use super::args::{Args, WORD_BYTES};
 use super::{Context, Op};
 use crate::device::DeviceError;
 
-/// `y = silu(gate) * up` with gate and up side by side in each row.
+/// `sqrt(2 / pi)`, of GELU's approximation with a hyperbolic tangent.
+const ROOT: f32 = 0.797_884_6;
+/// Of the cube in it.
+const CUBIC: f32 = 0.044_715;
+
+/// `y = act(gate) * up` with gate and up side by side in each row.
 #[derive(Clone, Debug)]
-pub struct SiluMul {
+pub struct GatedMul {
+    /// What the gate goes through.
+    pub activation: Activation,
     /// F32 `[m, 2 * width]`: gate, then up.
     pub gate_up: Address,
     /// F32 `[m, width]`.
@@ -20,9 +28,12 @@ pub struct SiluMul {
     pub width: usize,
 }
 
-impl Op for SiluMul {
+impl Op for GatedMul {
     fn name(&self) -> &'static str {
-        "silu_mul"
+        match self.activation {
+            Activation::Silu => "silu_mul",
+            Activation::GeluTanh => "gelu_mul",
+        }
     }
 
     fn args(&self) -> Vec<ArgFact> {
@@ -38,10 +49,14 @@ impl Op for SiluMul {
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
         let gate_up = context.f32s(self.gate_up, &[self.m, 2, self.width])?;
+        let act = match self.activation {
+            Activation::Silu => silu,
+            Activation::GeluTanh => gelu,
+        };
         let mut y = Vec::with_capacity(gate_up.len() / 2);
         for row in gate_up.chunks_exact((2 * self.width).max(1)) {
             let (gate, up) = row.split_at(self.width);
-            y.extend(gate.iter().zip(up).map(|(&gate, &up)| silu(gate) * up));
+            y.extend(gate.iter().zip(up).map(|(&gate, &up)| act(gate) * up));
         }
         context.put(self.y, &y)
     }
@@ -49,6 +64,11 @@ impl Op for SiluMul {
 
 fn silu(value: f32) -> f32 {
     value / (1.0 + libm::expf(-value))
+}
+
+fn gelu(value: f32) -> f32 {
+    let inner = ROOT * (value + CUBIC * value * value * value);
+    0.5 * value * (1.0 + libm::tanhf(inner))
 }
 
 /// `y = a + b`. `y` may be either.

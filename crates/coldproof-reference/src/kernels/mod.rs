@@ -17,7 +17,6 @@ mod elementwise;
 mod embed;
 mod expert_bias;
 mod experts;
-mod gelu;
 mod kv;
 mod linear;
 mod linear_permuted;
@@ -33,11 +32,10 @@ pub use attention::PagedAttention;
 pub use bias::AddBias;
 pub use clamped::ClampedSwiglu;
 pub use collectives::{AllReduce, Gather, SelectRows};
-pub use elementwise::{Add, Copy, SiluMul};
+pub use elementwise::{Add, Copy, GatedMul};
 pub use embed::Embed;
 pub use expert_bias::ExpertBias;
 pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
-pub use gelu::GeluMul;
 pub use kv::{KvWrite, Paging, Tables};
 pub use linear::Linear;
 pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
@@ -84,10 +82,8 @@ pub enum Kernel {
     KvWrite(KvWrite),
     /// Attention over the paged cache.
     PagedAttention(PagedAttention),
-    /// `silu(gate) * up`.
-    SiluMul(SiluMul),
-    /// `gelu(gate) * up`.
-    GeluMul(GeluMul),
+    /// `act(gate) * up`.
+    GatedMul(GatedMul),
     /// One factor for all elements.
     Scale(Scale),
     /// A clamped gate.
@@ -144,8 +140,7 @@ impl Kernel {
             Self::Rope(op) => op,
             Self::KvWrite(op) => op,
             Self::PagedAttention(op) => op,
-            Self::SiluMul(op) => op,
-            Self::GeluMul(op) => op,
+            Self::GatedMul(op) => op,
             Self::Scale(op) => op,
             Self::ClampedSwiglu(op) => op,
             Self::ExpertBias(op) => op,
@@ -181,8 +176,7 @@ kernel_from!(
     Rope,
     KvWrite,
     PagedAttention,
-    SiluMul,
-    GeluMul,
+    GatedMul,
     Scale,
     ClampedSwiglu,
     ExpertBias,

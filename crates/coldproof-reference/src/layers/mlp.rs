@@ -1,10 +1,9 @@
 //! A gated projection: `down(activation(gate(x)) * up(x))`.
 
-use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::words::Address;
 
 use super::{Forward, LayerError};
-use crate::kernels::{GeluMul, Kernel, Linear, SiluMul};
+use crate::kernels::{GatedMul, Linear};
 use crate::loader::{Half, Target};
 use crate::models::{Builder, Dims};
 use crate::slots::SlotId;
@@ -44,11 +43,8 @@ impl Mlp {
         let gate_up =
             forward.column_parallel(self.gate_up, (x, hidden), (2 * width, "gate_up"), m)?;
         let inner = forward.buffer(m, width, "inner")?;
-        let kernel: Kernel = match forward.dims.activation {
-            Activation::Silu => SiluMul { gate_up, y: inner, m, width }.into(),
-            Activation::GeluTanh => GeluMul { gate_up, y: inner, m, width }.into(),
-        };
-        forward.launch(kernel)?;
+        let activation = forward.dims.activation;
+        forward.launch(GatedMul { activation, gate_up, y: inner, m, width })?;
         let w = forward.slots.address(self.down)?;
         let y = forward.buffer(m, hidden, "fed")?;
         let blocks = Dims::row_blocks(forward.shard);

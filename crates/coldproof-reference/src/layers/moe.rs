@@ -1,9 +1,10 @@
 //! Some of many experts, stacked and packed by post-load.
 
+use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::words::{Address, Packing};
 
 use super::{Forward, LayerError, Router};
-use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine, PANEL_COLUMNS, SiluMul};
+use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, GatedMul, MoeCombine, PANEL_COLUMNS};
 use crate::loader::{Half, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
 use crate::slots::SlotId;
@@ -80,7 +81,8 @@ impl Moe {
             blocks: Dims::full_blocks(),
         })?;
         let inner = forward.buffer(m * top_k, width, "expert_inner")?;
-        forward.launch(SiluMul { gate_up, y: inner, m: m * top_k, width })?;
+        let activation = Activation::Silu;
+        forward.launch(GatedMul { activation, gate_up, y: inner, m: m * top_k, width })?;
 
         let w = forward.slots.address(self.w2)?;
         let outputs = forward.buffer(m * top_k, hidden, "expert_outputs")?;

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::kernels::{
-    Add, AddBias, Copy, Embed, GeluMul, NormWeight, RmsNorm, Rope, RouterTopK, Scale, SelectRows,
-    SiluMul,
+    Add, AddBias, Copy, Embed, GatedMul, NormWeight, RmsNorm, Rope, RouterTopK, Scale, SelectRows,
 };
+use coldproof_checkpoint::arch::Activation;
 
 fn norm_exact(row: &[f32], weight: &[bf16], eps: f64) -> Vec<f64> {
     let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
@@ -154,11 +154,11 @@ fn element_wise_kernels_agree_with_f64() {
     let mut rig = Rig::single();
     let (a_at, b_at, both) = (rig.put(&a), rig.put(&b), rig.put(&gate_up));
     let (y, copy) = (rig.room(m * width * 4), rig.room(m * width * 4));
-    rig.launch(SiluMul { gate_up: both, y, m, width });
+    rig.launch(GatedMul { activation: Activation::Silu, gate_up: both, y, m, width });
     let pairs = || a.iter().zip(&b).map(|(a, b)| (f64::from(*a), f64::from(*b)));
     let silu: Vec<f64> = pairs().map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
     assert_near(&rig.get(y, m * width), &silu, 1e-6);
-    rig.launch(GeluMul { gate_up: both, y, m, width });
+    rig.launch(GatedMul { activation: Activation::GeluTanh, gate_up: both, y, m, width });
     let root = (2.0 / std::f64::consts::PI).sqrt();
     let half = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x.powi(3))).tanh());
     let gelu: Vec<f64> = pairs().map(|(gate, up)| half(gate) * up).collect();

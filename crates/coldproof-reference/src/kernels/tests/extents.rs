@@ -1,12 +1,13 @@
 //! What a kernel says of its arguments is what it does with them.
 
+use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
     Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, ExpertBias, ExpertLinear, ExpertOrder,
-    ExpertStage, Gather, GeluMul, KvWrite, Linear, LinearPermuted, MoeCombine, NormWeight,
-    PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectRows, SiluMul, Tables,
+    ExpertStage, GatedMul, Gather, KvWrite, Linear, LinearPermuted, MoeCombine, NormWeight,
+    PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectRows, Tables,
 };
 
 /// A block that fills a segment of its own.
@@ -65,7 +66,7 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             let (q_heads, scale, window) = (2, 1.0, Some(1));
             PagedAttention { qkv, paging, y, m, q_heads, scale, window, sinks }.into()
         }
-        9 => SiluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
+        9 => GatedMul { activation: Activation::Silu, gate_up: a[0], y: a[1], m, width: 5 }.into(),
         10 => Add { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
         11 => Copy { source: a[0], target: a[1], bytes: 24, rows: m }.into(),
         12 => {
@@ -85,7 +86,8 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
         16 => AllReduce { y: a[0], m, width: 5 }.into(),
         17 => Gather { x: a[0], y: a[1], m, shard: 5, total: 4 }.into(),
         18 => AddBias { y: a[0], bias: a[1], m, n: 6 }.into(),
-        19 => GeluMul { gate_up: a[0], y: a[1], m, width: 5 }.into(),
+        19 => GatedMul { activation: Activation::GeluTanh, gate_up: a[0], y: a[1], m, width: 5 }
+            .into(),
         20 => Scale { y: a[0], factor: a[1], m, width: 5 }.into(),
         21 => {
             let weight = NormWeight::LessOne(a[1]);

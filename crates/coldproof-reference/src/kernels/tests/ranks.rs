@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::kernels::{
-    AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, Gather, KvWrite, Linear, MoeCombine,
-    PagedAttention, Paging, SelectRows, SiluMul, Tables,
+    AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite, Linear,
+    MoeCombine, PagedAttention, Paging, SelectRows, Tables,
 };
+use coldproof_checkpoint::arch::Activation;
 
 /// The result that all ranks share, as bits.
 fn agreed(results: Vec<Vec<f32>>) -> Vec<u32> {
@@ -152,7 +153,7 @@ fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32>
     let (k, n) = (HIDDEN, 2 * local);
     let (w, y, blocks, order) = (w13, a, 8, ExpertOrder::OutputsFirst);
     rig.launch(ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks });
-    rig.launch(SiluMul { gate_up: a, y: b, m: pairs, width: local });
+    rig.launch(GatedMul { activation: Activation::Silu, gate_up: a, y: b, m: pairs, width: local });
     let stage = ExpertStage::Down;
     let (k, n, blocks) = (local, HIDDEN, 8 / tp);
     let (x, w, y) = (b, w2, c);
