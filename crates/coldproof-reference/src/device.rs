@@ -1,4 +1,4 @@
-//! One simulated device: memory, a stream, a launch trace and an end of the collectives.
+//! One simulated device: memory, a stream, a launch trace and its ends of the ranks' groups.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,9 @@ use coldproof_contract::evidence::{Fact, LaunchFact};
 use coldproof_contract::words::{Address, StorageId};
 
 use crate::arena::{Allocation, Arena, ArenaConfig, ArenaError, Pattern, Region};
-use crate::collective::{Collective, CollectiveError};
+use crate::collective::CollectiveError;
 use crate::graph::{Graph, Node, Stream};
+use crate::groups::Groups;
 use crate::kernels::{Context, Kernel};
 use crate::trace::Trace;
 
@@ -88,7 +89,7 @@ pub struct Device {
     arena: Arena,
     stream: Stream,
     trace: Trace,
-    collective: Collective,
+    groups: Groups,
     cancel: Arc<AtomicBool>,
     deadline: Option<Instant>,
     dead: Option<DeviceError>,
@@ -101,14 +102,14 @@ impl Device {
     /// [`ArenaError::Base`].
     pub fn new(
         config: ArenaConfig,
-        collective: Collective,
+        groups: Groups,
         cancel: Arc<AtomicBool>,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             arena: Arena::new(config)?,
             stream: Stream::Eager,
             trace: Trace::default(),
-            collective,
+            groups,
             cancel,
             deadline: None,
             dead: None,
@@ -127,10 +128,16 @@ impl Device {
         self.dead.as_ref()
     }
 
-    /// This device's rank among the ends of its collectives.
+    /// This device's rank among those that cut every layer.
     #[must_use]
     pub const fn rank(&self) -> usize {
-        self.collective.rank()
+        self.groups.tensor.rank()
+    }
+
+    /// This device's ends of its groups.
+    #[must_use]
+    pub const fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// Runs a kernel, or records it where a capture is going on.
@@ -360,7 +367,7 @@ impl Device {
         let mut context = Context {
             kernel: kernel.name(),
             arena: &mut self.arena,
-            collective: &self.collective,
+            groups: &self.groups,
             deadline: self.deadline,
             cancel: &self.cancel,
         };
@@ -374,7 +381,7 @@ impl Device {
 
     fn die(&mut self, error: DeviceError) -> DeviceError {
         self.dead = Some(error.clone());
-        self.collective.abandon();
+        self.groups.abandon();
         error
     }
 }

@@ -19,7 +19,7 @@ use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;

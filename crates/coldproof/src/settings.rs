@@ -23,8 +23,12 @@ pub(crate) fn everything() -> Vec<RequiredItem> {
 pub(crate) struct ProveSettings {
     /// The two checkpoints; absent where a pair is to be made.
     pub(crate) checkpoints: Option<(Utf8PathBuf, Utf8PathBuf)>,
-    /// The topology asked for; absent where it was left open.
+    /// Tensor-parallel ranks; absent where that was left open.
     pub(crate) tp: Option<u32>,
+    /// Pipeline stages.
+    pub(crate) pp: u32,
+    /// Ranks that experts are spread over.
+    pub(crate) ep: u32,
     /// Lanes to run.
     pub(crate) lanes: BTreeSet<LaneName>,
     /// What must be proven.
@@ -110,18 +114,7 @@ impl ProveSettings {
             (None, Some(_)) => return Err(one_alone("--to", "--from", PAIR)),
         };
         let adapters = adapters(args)?;
-        for (option, value) in [("--pp", args.pp), ("--ep", args.ep)] {
-            if value != 1 {
-                return Err(Failure::usage(
-                    option,
-                    format!("the embedded engine has no {option} {value}"),
-                    format!("leave {option} out; --tp is what it cuts by"),
-                ));
-            }
-        }
-        if args.tp == Some(0) {
-            return Err(Failure::usage("--tp", "--tp 0 is no topology", "the smallest is 1"));
-        }
+        let (tp, pp, ep) = topology(args, engine.is_embedded())?;
         let lanes = lanes(&args.lanes, adapters.is_some())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
             (false, _) => requirements(&args.require)?,
@@ -137,7 +130,9 @@ impl ProveSettings {
         })?;
         Ok(Self {
             checkpoints,
-            tp: args.tp,
+            tp,
+            pp,
+            ep,
             lanes,
             required,
             engine,
@@ -202,6 +197,27 @@ fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
         via: via.unwrap_or_default(),
         options: options(&args.engine_args)?,
     })
+}
+
+/// Ranks along each axis.
+fn topology(args: &ProveArgs, embedded: bool) -> Result<(Option<u32>, u32, u32), Failure> {
+    let axes = [("--tp", args.tp), ("--pp", Some(args.pp)), ("--ep", Some(args.ep))];
+    for (option, value) in axes {
+        if value == Some(0) {
+            let text = format!("{option} 0 is no topology");
+            return Err(Failure::usage(option, text, "the smallest is 1"));
+        }
+    }
+    for (option, value) in [("--pp", args.pp), ("--ep", args.ep)] {
+        if value != 1 && !embedded {
+            return Err(Failure::usage(
+                option,
+                format!("{option} {value} is an option of the embedded engine"),
+                format!("leave {option} out; --tp is what the adapter of vLLM passes on"),
+            ));
+        }
+    }
+    Ok((args.tp, args.pp, args.ep))
 }
 
 /// `NAME=JSON` pairs as one JSON object; what is no JSON is text.

@@ -1,6 +1,6 @@
 //! The catalogue of one model: every source it expects, in every spelling.
 
-use coldproof_contract::routing::SourceRule;
+use coldproof_contract::routing::{SourceRule, Stage};
 use coldproof_contract::words::Dtype;
 
 use super::{ModelConfig, decoder};
@@ -59,17 +59,27 @@ impl Group {
     pub(super) fn plain(rule: SourceRule) -> Self {
         Self { spellings: vec![Spelling { name: SpellingName::Plain, rules: vec![rule] }] }
     }
+
+    /// The same sources, held by these pipeline stages.
+    fn on(mut self, stage: Stage) -> Self {
+        let spellings = self.spellings.iter_mut();
+        spellings.flat_map(|spelling| &mut spelling.rules).for_each(|rule| rule.stage = stage);
+        self
+    }
 }
 
 impl Catalogue {
     /// The catalogue of a model.
     #[must_use]
     pub fn of(config: &ModelConfig) -> Self {
-        let mut groups = vec![Group::plain(decoder::embedding(config))];
+        let ends = if config.tied { Stage::Ends } else { Stage::First };
+        let mut groups = vec![Group::plain(decoder::embedding(config)).on(ends)];
         for layer in 0..config.layers {
-            groups.extend(config.family.layer(config, layer));
+            let stage = Stage::Layer { layer, layers: config.layers };
+            let of_layer = config.family.layer(config, layer);
+            groups.extend(of_layer.into_iter().map(|group| group.on(stage)));
         }
-        groups.push(Group::plain(decoder::final_norm(config)));
+        groups.push(Group::plain(decoder::final_norm(config)).on(Stage::Last));
         let head = decoder::head(config);
         if config.tied {
             let target = decoder::embedding(config).source;
@@ -77,7 +87,7 @@ impl Catalogue {
                 TiedSource { source: head.source, target, dtype: head.dtype, shape: head.shape };
             return Self { groups, tied: vec![tied] };
         }
-        groups.push(Group::plain(head));
+        groups.push(Group::plain(head).on(Stage::Last));
         Self { groups, tied: Vec::new() }
     }
 

@@ -1,6 +1,6 @@
 //! The sources that all decoder families share.
 
-use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule};
+use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule, Stage};
 use coldproof_contract::words::SlotName;
 
 use super::{Group, ModelConfig};
@@ -26,6 +26,7 @@ pub(super) fn rule(
         shape: shape.to_vec(),
         slot: SlotName(slot),
         sharding,
+        stage: Stage::Everywhere,
     }
 }
 

@@ -77,8 +77,8 @@ fn experts(config: &ModelConfig, layer: u64) -> Vec<Group> {
         group("router.weight", &[experts, hidden], "router.weight", Sharding::Replicated),
         group("router.bias", &[experts], "router.bias", Sharding::Replicated),
         fused("gate_up_proj", &[experts, hidden, columns], "w13_weight", Sharding::FusedExpertsRow),
-        fused("gate_up_proj_bias", &[experts, columns], "w13_bias", Sharding::Row),
+        fused("gate_up_proj_bias", &[experts, columns], "w13_bias", Sharding::FusedExpertsRow),
         fused("down_proj", &[experts, inner, hidden], "w2_weight", Sharding::FusedExpertsInputs),
-        fused("down_proj_bias", &[experts, hidden], "w2_bias", Sharding::Replicated),
+        fused("down_proj_bias", &[experts, hidden], "w2_bias", Sharding::FusedExperts),
     ]
 }

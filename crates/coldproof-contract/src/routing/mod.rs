@@ -4,8 +4,10 @@ mod check;
 mod facts;
 mod placement;
 mod rules;
+mod stage;
 
 pub(crate) use check::check;
 pub(crate) use placement::uncovered;
 pub use placement::{PlacedPiece, Placement, SlotPlacement};
 pub use rules::{Half, HeadRole, Piece, PlacementError, Sharding, SourceRule};
+pub use stage::Stage;

@@ -79,7 +79,7 @@ fn place_rank(
     rank: Rank,
 ) -> Result<BTreeMap<SlotName, SlotPlacement>, PlacementError> {
     let mut drafts: BTreeMap<&SlotName, Draft<'_>> = BTreeMap::new();
-    for rule in rules {
+    for rule in rules.iter().filter(|rule| rule.is_on(topology, rank)) {
         let (pieces, shape) = rule.pieces(topology, rank)?;
         let draft = drafts.entry(&rule.slot).or_insert_with(|| Draft {
             placed: SlotPlacement {

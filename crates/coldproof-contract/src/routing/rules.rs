@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Stage;
 use crate::words::{Dtype, Fragment, Rank, SlotName, Span, Topology};
 
 /// Which part of a fused qkv projection a source is.
@@ -80,6 +81,8 @@ pub enum Sharding {
     FusedExpertsRow,
     /// A fused source `[experts, inputs, outputs]` whose middle axis is cut.
     FusedExpertsInputs,
+    /// A fused source `[experts, ..]` of which every tensor-parallel rank holds its experts whole.
+    FusedExperts,
 }
 
 /// Where the catalogue expects a source.
@@ -95,6 +98,9 @@ pub struct SourceRule {
     pub slot: SlotName,
     /// How it is cut and fused.
     pub sharding: Sharding,
+    /// Which pipeline stages hold it.
+    #[serde(default, skip_serializing_if = "Stage::is_everywhere")]
+    pub stage: Stage,
 }
 
 /// One piece: these elements of the source are those logical elements of the slot, both row-major.
@@ -116,14 +122,6 @@ pub enum PlacementError {
         rank: Rank,
         /// The topology.
         topology: Topology,
-    },
-    /// Only tensor parallelism has rules.
-    #[error("{axis} is {degree}; placement has rules for tp alone, so {axis} must be 1")]
-    Unsupported {
-        /// `pp` or `ep`.
-        axis: &'static str,
-        /// Its degree.
-        degree: u32,
     },
     /// An axis cannot be cut into equal parts.
     #[error("`{source_name}`: {extent} of axis {axis} cannot be cut into {parts} equal parts")]
@@ -221,7 +219,8 @@ impl Piece {
 
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
-    /// the slot there (padding included). A rank that holds none of the source has no pieces.
+    /// the slot there (padding included). A rank that holds none of the source has no pieces. Which
+    /// pipeline stages have the slot is not asked: see [`SourceRule::is_on`].
     ///
     /// # Errors
     /// A rank outside the topology, an axis that cannot be cut, or a shape that does not fit the
@@ -231,20 +230,26 @@ impl SourceRule {
         topology: Topology,
         rank: Rank,
     ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
-        check_rank(topology, rank)?;
-        let cut = Cut { rule: self, parts: u64::from(topology.tp), part: u64::from(rank.tp) };
+        if !topology.contains(rank) {
+            return Err(PlacementError::Rank { rank, topology });
+        }
+        let cut = Cut {
+            rule: self,
+            parts: u64::from(topology.tp),
+            part: u64::from(rank.tp),
+            expert_parts: u64::from(topology.ep),
+            expert_part: u64::from(rank.ep),
+        };
         cut.check_size(&self.shape)?;
         let (pieces, shape) = cut.place()?;
         cut.check_size(&shape)?;
         Ok((pieces, shape))
     }
 
-    /// The logical shape of the slot on every rank, padding included.
-    ///
-    /// # Errors
-    /// As [`SourceRule::pieces`].
-    pub fn slot_layout(&self, topology: Topology) -> Result<Vec<u64>, PlacementError> {
-        self.pieces(topology, Rank::default()).map(|(_, shape)| shape)
+    /// Whether a rank has the slot.
+    #[must_use]
+    pub fn is_on(&self, topology: Topology, rank: Rank) -> bool {
+        self.stage.is_on(rank.pp, topology.pp)
     }
 
     /// Whether the slot may hold elements that no source fills (they hold zero).
@@ -254,24 +259,14 @@ impl SourceRule {
     }
 }
 
-fn check_rank(topology: Topology, rank: Rank) -> Result<(), PlacementError> {
-    for (axis, degree) in [("pp", topology.pp), ("ep", topology.ep)] {
-        if degree > 1 {
-            return Err(PlacementError::Unsupported { axis, degree });
-        }
-    }
-    if rank.tp < topology.tp && rank.pp < topology.pp && rank.ep < topology.ep {
-        Ok(())
-    } else {
-        Err(PlacementError::Rank { rank, topology })
-    }
-}
-
 /// One source, cut into `parts`, of which `part` is asked for.
 struct Cut<'a> {
     rule: &'a SourceRule,
     parts: u64,
     part: u64,
+    /// The same for experts.
+    expert_parts: u64,
+    expert_part: u64,
 }
 
 type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
@@ -299,12 +294,13 @@ impl Cut<'_> {
                 let (pieces, shape) = self.along(self.last_axis()?)?;
                 self.stack(expert, experts, pieces, shape)
             }
-            Sharding::FusedExpertsGateUp => self.fused_gate_up(),
-            Sharding::FusedExpertsRow => self.along(self.last_axis()?),
+            Sharding::FusedExpertsGateUp => self.own_experts(self.fused_gate_up()?),
+            Sharding::FusedExpertsRow => self.own_experts(self.along(self.last_axis()?)?),
             Sharding::FusedExpertsInputs => {
                 self.axes(3)?;
-                self.along(1)
+                self.own_experts(self.along(1)?)
             }
+            Sharding::FusedExperts => self.own_experts(self.replicated()?),
         }
     }
 
@@ -445,13 +441,38 @@ impl Cut<'_> {
         if expert >= experts {
             return Err(self.misfit(format!("expert {expert} is not among {experts}")));
         }
-        let at = Span::new(expert, expert + 1);
+        let held = self.experts_held(experts)?;
+        let stacked = std::iter::once(held.len()).chain(shape).collect();
+        if !(held.start..held.end).contains(&expert) {
+            return Ok((Vec::new(), stacked));
+        }
+        let at = Span::new(expert - held.start, expert - held.start + 1);
         let behind = |piece: Piece| {
             let spans = std::iter::once(at).chain(piece.slot_fragment.0).collect();
             Piece { slot_fragment: Fragment(spans), ..piece }
         };
-        let stacked = std::iter::once(experts).chain(shape).collect();
         Ok((pieces.into_iter().map(behind).collect(), stacked))
+    }
+
+    /// Experts of this rank: consecutive ones, as many on each.
+    fn experts_held(&self, experts: u64) -> Result<Span, PlacementError> {
+        let (parts, part) = (self.expert_parts, self.expert_part);
+        if !experts.is_multiple_of(parts) {
+            let source_name = self.rule.source.clone();
+            return Err(PlacementError::Uneven { source_name, axis: 0, extent: experts, parts });
+        }
+        let each = experts / parts;
+        Ok(Span::new(part * each, (part + 1) * each))
+    }
+
+    /// Of pieces of all experts, those of this rank's.
+    fn own_experts(&self, (pieces, shape): (Vec<Piece>, Vec<u64>)) -> Placed {
+        let held = self.experts_held(self.extent(0)?)?;
+        let own = |piece: Piece| Piece {
+            source_fragment: piece.source_fragment.with(0, held),
+            slot_fragment: piece.slot_fragment.with(0, Span::new(0, held.len())),
+        };
+        Ok((pieces.into_iter().map(own).collect(), replaced(&shape, 0, held.len())))
     }
 
     fn fused_gate_up(&self) -> Placed {

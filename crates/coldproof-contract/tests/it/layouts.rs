@@ -3,7 +3,7 @@
 //! A table lists the logical elements of a slot in row-major order: `q7` is element 7 (row-major)
 //! of source `q`, `.` is padding. Moves say the same as boxes: `q[4..8,0..2] qkv[0..4,0..2]`.
 
-use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule};
+use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule, Stage};
 use coldproof_contract::words::{Dtype, Fragment, Span};
 
 /// What one rank's slot holds.
@@ -32,6 +32,7 @@ fn rule(source: &str, shape: &[u64], slot: &str, sharding: Sharding) -> SourceRu
         shape: shape.to_vec(),
         slot: slot.into(),
         sharding,
+        stage: Stage::Everywhere,
     }
 }
 

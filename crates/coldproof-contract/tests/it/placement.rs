@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use coldproof_contract::routing::{HeadRole, Placement, PlacementError, Sharding, SourceRule};
-use coldproof_contract::words::{Dtype, Rank, Topology};
+use coldproof_contract::routing::{
+    HeadRole, Placement, PlacementError, Sharding, SourceRule, Stage,
+};
+use coldproof_contract::words::{Dtype, Rank, Span, Topology};
 
 use crate::copier::{coordinates, flat, is_legal};
 use crate::histories::moves;
@@ -78,6 +80,7 @@ fn rule(source: &str, shape: &[u64], sharding: Sharding) -> SourceRule {
         shape: shape.to_vec(),
         slot: "slot".into(),
         sharding,
+        stage: Stage::Everywhere,
     }
 }
 
@@ -130,12 +133,59 @@ fn sources_of_one_slot_must_agree_and_leave_no_gap() {
 }
 
 #[test]
-fn only_tensor_parallel_topologies_are_placed() {
-    let rules = [rule("w", &[4, 2], Sharding::Column)];
-    let pipeline = Placement::of(&rules, Topology { tp: 1, pp: 2, ep: 1 });
-    let (axis, degree) = ("pp", 2);
-    assert_eq!(pipeline, Err(PlacementError::Unsupported { axis, degree }));
+fn a_rank_has_the_slots_of_its_pipeline_stage_alone() {
+    let at = |source: &str, stage| SourceRule {
+        slot: source.into(),
+        stage,
+        ..rule(source, &[4, 2], Sharding::Column)
+    };
+    let layer = |layer| Stage::Layer { layer, layers: 3 };
+    let rules = [
+        at("embed", Stage::Ends),
+        at("0", layer(0)),
+        at("1", layer(1)),
+        at("2", layer(2)),
+        at("norm", Stage::Last),
+    ];
+    let topology = Topology { tp: 2, pp: 2, ep: 1 };
+    let placed = Placement::of(&rules, topology).unwrap();
+    let slots = |pp, tp| -> Vec<&str> {
+        placed.slots(Rank { pp, ep: 0, tp }).map(|(name, _)| name.0.as_str()).collect()
+    };
+    for tp in [0, 1] {
+        assert_eq!(slots(0, tp), ["0", "1", "embed"]);
+        assert_eq!(slots(1, tp), ["2", "embed", "norm"]);
+    }
     let outside = rules[0].pieces(Topology::tensor(2), Rank::tensor(2));
     assert!(matches!(outside, Err(PlacementError::Rank { .. })));
-    assert_eq!(rules[0].slot_layout(Topology::tensor(2)), Ok(vec![2, 2]));
+}
+
+#[test]
+fn a_rank_has_its_experts_alone_in_either_spelling() {
+    let topology = Topology { tp: 2, pp: 1, ep: 2 };
+    let each: Vec<_> = (0..4)
+        .map(|expert| {
+            rule(&format!("{expert}"), &[3, 2], Sharding::ExpertRow { expert, experts: 4 })
+        })
+        .collect();
+    let all = [rule("all", &[4, 3, 2], Sharding::FusedExpertsRow)];
+    let (each, all) = (Placement::of(&each, topology), Placement::of(&all, topology));
+    let (each, all) = (each.unwrap(), all.unwrap());
+    for rank in topology.ranks() {
+        let first = u64::from(rank.ep) * 2;
+        let of_each = each.slot(rank, &"slot".into()).unwrap();
+        assert_eq!(of_each.shape, [2, 3, 1]);
+        let sources: Vec<_> = of_each.pieces.iter().map(|piece| piece.source.as_str()).collect();
+        assert_eq!(sources, [first.to_string(), (first + 1).to_string()]);
+        let of_all = all.slot(rank, &"slot".into()).unwrap();
+        assert_eq!(of_all.shape, [2, 3, 1]);
+        let source = &of_all.pieces[0].piece.source_fragment.0;
+        assert_eq!(source[0], Span::new(first, first + 2));
+        assert_eq!(source[2], Span::new(rank.tp.into(), u64::from(rank.tp) + 1));
+    }
+    let uneven = Placement::of(
+        &[rule("all", &[3, 3, 2], Sharding::FusedExperts)],
+        Topology { tp: 1, pp: 1, ep: 2 },
+    );
+    assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 3, parts: 2, .. })));
 }

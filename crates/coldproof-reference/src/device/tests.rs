@@ -11,7 +11,7 @@ use crate::kernels::Add;
 
 fn device() -> Device {
     let config = ArenaConfig { base: 1 << 40, seed: 5, placement: Placement::Forward };
-    Device::new(config, Collective::single(), Arc::new(AtomicBool::new(false))).unwrap()
+    Device::new(config, Groups::single(), Arc::new(AtomicBool::new(false))).unwrap()
 }
 
 fn put(device: &mut Device, value: f32) -> Allocation {
@@ -160,7 +160,7 @@ fn a_passed_deadline_or_a_cancel_ends_a_device_that_still_launches() {
     for cancelled in [false, true] {
         let config = ArenaConfig { base: 1 << 40, seed: 5, placement: Placement::Forward };
         let cancel = Arc::new(AtomicBool::new(false));
-        let mut device = Device::new(config, Collective::single(), Arc::clone(&cancel)).unwrap();
+        let mut device = Device::new(config, Groups::single(), Arc::clone(&cancel)).unwrap();
         let at = put(&mut device, 1.0).address;
         let kernel = || Kernel::from(Add { a: at, b: at, y: at, m: 1, width: 1 });
         device.set_deadline(Some(Instant::now() + std::time::Duration::from_secs(3600)));

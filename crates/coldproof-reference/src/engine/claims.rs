@@ -41,7 +41,7 @@ impl Core {
 
 impl Worker {
     fn slot_facts(&self) -> Vec<Fact> {
-        let device = format!("arena:{}", self.shard.rank);
+        let device = format!("arena:{}", self.rank);
         self.slots.facts(&device).into_iter().map(Fact::Slot).collect()
     }
 
@@ -50,6 +50,9 @@ impl Worker {
         let kernel = |kind: &HookKind| match kind {
             HookKind::Rotary { .. } => "rope.f32_table".to_owned(),
             HookKind::Normalizer { .. } => "embed.f32_scale".to_owned(),
+            HookKind::ExpertMap { held, .. } => {
+                format!("expert_placement.linear_{}..{}", held.start, held.end)
+            }
             HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
             HookKind::Widen { kernel, .. } => (*kernel).to_owned(),

@@ -9,6 +9,8 @@ use super::EngineError;
 use crate::faults::FaultSwitch;
 use crate::models::Dims;
 
+/// The most ranks of an engine: each is a thread.
+pub const RANKS_MAX: u32 = 64;
 /// Degrees of tensor parallelism that the engine knows.
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 
@@ -17,7 +19,7 @@ const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 pub struct EngineConfig {
     /// The model.
     pub model: ModelConfig,
-    /// Ranks: tensor parallel only.
+    /// Ranks.
     pub topology: Topology,
     /// First device address; every rank has the same.
     pub arena_base: u64,
@@ -65,12 +67,18 @@ impl EngineConfig {
     pub(crate) fn check(&self, dims: &Dims) -> Result<(), EngineError> {
         let refused = |text: String| Err(EngineError::refused(text));
         let Topology { tp, pp, ep } = self.topology;
-        if pp != 1 || ep != 1 {
-            return refused(format!("pp {pp} and ep {ep} must be 1; this engine cuts by tp alone"));
+        for (axis, degree) in [("tp", tp), ("pp", pp), ("ep", ep)] {
+            if degree == 0 {
+                return refused(TopologyError::Zero { axis }.to_string());
+            }
         }
-        if tp == 0 {
-            return refused(TopologyError::Zero { axis: "tp" }.to_string());
+        if self.topology.size() > RANKS_MAX {
+            let size = self.topology.size();
+            return refused(format!(
+                "tp {tp}, pp {pp} and ep {ep} are {size} ranks; the most are {RANKS_MAX}"
+            ));
         }
+        dims.spreads(ep.into()).map_err(EngineError::refused)?;
         let valid: Vec<u32> =
             DEGREES.into_iter().filter(|&degree| dims.divides(u64::from(degree)).is_ok()).collect();
         if let Err(reason) = dims.divides(u64::from(tp)) {

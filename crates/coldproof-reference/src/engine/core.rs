@@ -10,9 +10,9 @@ use coldproof_contract::words::Rank;
 use super::{EngineConfig, EngineError};
 use crate::arena::{ArenaConfig, Placement};
 use crate::caches::KvBlocks;
-use crate::collective::Collective;
 use crate::faults::{Faults, invalidation};
-use crate::loader::Shard;
+use crate::groups::Groups;
+use crate::loader::Place;
 use crate::models::{Dims, KvShape};
 use crate::ranks::{Failure, Ranks, Worker, WorkerConfig};
 
@@ -176,12 +176,10 @@ fn start_workers(
 ) -> Result<Vec<Worker>, Failure> {
     let placement =
         if config.reversed_allocation { Placement::Reversed } else { Placement::Forward };
-    let ranks = u64::from(config.topology.tp);
-    let ends = Collective::group(config.topology.size() as usize);
-    let start = |(rank, collective): (Rank, Collective)| {
+    let start = |(rank, groups): (Rank, Groups)| {
         Worker::new(WorkerConfig {
             rank,
-            shard: Shard { rank: u64::from(rank.tp), ranks },
+            place: Place::of(config.topology, rank),
             dims: Arc::clone(dims),
             kv: KvShape {
                 blocks: u64::from(config.kv_blocks),
@@ -189,9 +187,9 @@ fn start_workers(
             },
             arena: ArenaConfig { base: config.arena_base, seed: config.seed, placement },
             faults: faults.clone(),
-            collective,
+            groups,
             cancel: Arc::clone(cancel),
         })
     };
-    config.topology.ranks().zip(ends).map(start).collect()
+    config.topology.ranks().zip(Groups::of(config.topology)).map(start).collect()
 }

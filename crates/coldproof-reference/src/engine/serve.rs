@@ -165,17 +165,18 @@ impl Core {
         Ok(())
     }
 
-    /// One forward on every rank; all have the same logits.
+    /// One forward on every rank; all of the last pipeline stage have the same logits.
     fn step(&mut self, step: Step, mode: Mode) -> Result<Vec<Vec<f32>>, EngineError> {
         let step = Arc::new(step);
-        let mut all = self.each(move |worker| {
+        let all = self.each(move |worker| {
             let logits = match mode {
                 Mode::Eager => worker.run_eager(&step)?,
                 Mode::Graph => worker.replay(&step)?,
             };
-            Ok(if worker.shard.rank == 0 { logits } else { Vec::new() })
+            let first = worker.rank.tp == 0 && worker.rank.ep == 0;
+            Ok(if first { logits } else { Vec::new() })
         })?;
-        Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(0) })
+        Ok(all.into_iter().find(|logits| !logits.is_empty()).unwrap_or_default())
     }
 
     fn check_requests(&self, requests: &[GenerateRequest]) -> Result<(), EngineError> {

@@ -162,10 +162,7 @@ impl Core {
 
 impl Worker {
     fn admit_names(&mut self, names: &[String]) -> Result<(), Failure> {
-        let known = |name: &String| {
-            self.catalogue.source(name).is_some() || self.catalogue.repeated_by(name).is_some()
-        };
-        match names.iter().find(|name| !known(name)) {
+        match names.iter().find(|name| !self.catalogue.knows(name)) {
             Some(name) => Err(Failure::Refused(format!(
                 "no layer of this model takes the promised tensor `{name}`; leave it out"
             ))),

@@ -1,4 +1,4 @@
-//! Kernels that every rank of an engine launches together.
+//! Kernels that all ranks that cut a layer launch together.
 
 use coldproof_contract::evidence::ArgFact;
 use coldproof_contract::words::Address;
@@ -128,7 +128,7 @@ impl Op for Gather {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
-        let ranks = context.collective.ranks();
+        let ranks = context.groups.tensor.ranks();
         context.assert(self.total <= self.shard.saturating_mul(ranks), || {
             format!("{} columns exceed {ranks} shards of {}", self.total, self.shard)
         })?;

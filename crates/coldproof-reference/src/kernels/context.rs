@@ -11,6 +11,7 @@ use super::args::elements;
 use crate::arena::{Arena, ArenaError};
 use crate::collective::{Collective, Contributions};
 use crate::device::DeviceError;
+use crate::groups::Groups;
 
 /// How long a kernel that waits for a word sleeps between two looks.
 const SPIN: Duration = Duration::from_micros(200);
@@ -19,12 +20,12 @@ const SPIN: Duration = Duration::from_micros(200);
 pub(crate) struct Context<'a> {
     pub(crate) kernel: &'static str,
     pub(crate) arena: &'a mut Arena,
-    pub(crate) collective: &'a Collective,
+    pub(crate) groups: &'a Groups,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancel: &'a AtomicBool,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     pub(super) fn f32s(&self, address: Address, shape: &[usize]) -> Result<&[f32], DeviceError> {
         self.view(address, shape)
     }
@@ -65,10 +66,20 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Puts in values and takes out those of every rank.
+    /// Puts in values and takes out those of every rank that cuts this layer.
     pub(super) fn exchange(&self, values: Vec<f32>) -> Result<Contributions, DeviceError> {
-        self.collective
-            .exchange(self.kernel, values, self.deadline, self.cancel)
+        self.exchange_in(&self.groups.tensor, self.kernel, values)
+    }
+
+    /// Puts in values and takes out those of every rank of a group.
+    pub(super) fn exchange_in(
+        &self,
+        group: &'a Collective,
+        name: &'static str,
+        values: Vec<f32>,
+    ) -> Result<Contributions, DeviceError> {
+        group
+            .exchange(name, values, self.deadline, self.cancel)
             .map_err(|source| DeviceError::Collective { kernel: self.kernel, source })
     }
 

@@ -43,7 +43,7 @@ impl Op for Embed {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
-        let first = context.collective.rank().saturating_mul(self.shard_rows);
+        let first = context.groups.tensor.rank().saturating_mul(self.shard_rows);
         let ids = context.i32s(self.ids, &[self.m])?;
         let table = context.bf16s(self.table, &[self.shard_rows, self.hidden])?;
         let mut y = vec![0.0; self.m * self.hidden];

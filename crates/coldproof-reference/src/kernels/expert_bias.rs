@@ -5,10 +5,12 @@ use coldproof_contract::words::Address;
 
 use super::args::{Args, BF16_BYTES, WORD_BYTES};
 use super::context::element;
+use super::expert_ranks::ELSEWHERE;
 use super::{Context, Op};
 use crate::device::DeviceError;
 
-/// The bias of each of a token's chosen experts. Like `ExpertLinear`, it does not check ids.
+/// The bias of each of a token's chosen experts. Like `ExpertLinear`, it gives zeros for -1
+/// and does not check other ids.
 #[derive(Clone, Debug)]
 pub struct ExpertBias {
     /// I32 `[m, top_k]`.
@@ -47,6 +49,10 @@ impl Op for ExpertBias {
     fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
         let mut y = Vec::with_capacity(self.m * self.top_k * self.n);
         for &expert in context.i32s(self.ids, &[self.m, self.top_k])? {
+            if expert == ELSEWHERE {
+                y.resize(y.len() + self.n, 0.0);
+                continue;
+            }
             let address = element(self.bias, i64::from(expert), self.n * BF16_BYTES);
             y.extend(context.bf16s(address, &[self.n])?.iter().map(|bias| bias.to_f32()));
         }

@@ -7,6 +7,7 @@ use coldproof_contract::words::Address;
 
 use super::args::{Args, BF16_BYTES, WORD_BYTES};
 use super::context::element;
+use super::expert_ranks::ELSEWHERE;
 use super::matmul::{InputPanels, Panels, product};
 use super::{Context, Op};
 use crate::device::DeviceError;
@@ -30,8 +31,9 @@ pub enum ExpertOrder {
 }
 
 /// The product of each token with each of its chosen experts, kept apart by expert: an expert's
-/// output is completed over ranks before experts are added. Expert ids are not checked, as on a
-/// device: a wrong one reads whatever lies there.
+/// output is completed over ranks before experts are added. An id of -1 is an expert of another
+/// rank, and gives zeros. Other ids are not checked, as on a device: a wrong one reads whatever
+/// lies there.
 #[derive(Clone, Debug)]
 pub struct ExpertLinear {
     /// Which product, and so the shape of `x`.
@@ -85,7 +87,9 @@ impl Op for ExpertLinear {
         let x = context.f32s(self.x, &[self.x_rows(), self.k])?;
         let mut pairs: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
         for (pair, &expert) in context.i32s(self.ids, &[self.m, self.top_k])?.iter().enumerate() {
-            pairs.entry(expert).or_default().push(pair);
+            if expert != ELSEWHERE {
+                pairs.entry(expert).or_default().push(pair);
+            }
         }
         let mut y = vec![0.0; self.m * self.top_k * self.n];
         for (expert, pairs) in pairs {

@@ -16,6 +16,7 @@ mod context;
 mod elementwise;
 mod embed;
 mod expert_bias;
+mod expert_ranks;
 mod experts;
 mod kv;
 mod linear;
@@ -25,6 +26,7 @@ mod norm;
 mod rope;
 mod router;
 mod scale;
+mod stages;
 
 use coldproof_contract::evidence::ArgFact;
 
@@ -35,6 +37,7 @@ pub use collectives::{AllReduce, Gather, SelectRows};
 pub use elementwise::{Add, Copy, GatedMul};
 pub use embed::Embed;
 pub use expert_bias::ExpertBias;
+pub use expert_ranks::{ELSEWHERE, LocalExperts, SelectExperts};
 pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
 pub use kv::{KvWrite, Paging, Tables};
 pub use linear::Linear;
@@ -44,6 +47,7 @@ pub use norm::{NormWeight, RmsNorm};
 pub use rope::Rope;
 pub use router::RouterTopK;
 pub use scale::Scale;
+pub use stages::{StageReceive, StageSend};
 
 pub(crate) use context::Context;
 
@@ -104,6 +108,14 @@ pub enum Kernel {
     AllReduce(AllReduce),
     /// Columns of all ranks side by side.
     Gather(Gather),
+    /// Places of experts on this rank.
+    LocalExperts(LocalExperts),
+    /// The holder's row of each pair, from all ranks.
+    SelectExperts(SelectExperts),
+    /// Rows to the next pipeline stage.
+    StageSend(StageSend),
+    /// Rows from the pipeline stage before.
+    StageReceive(StageReceive),
 }
 
 impl Kernel {
@@ -151,6 +163,10 @@ impl Kernel {
             Self::MoeCombine(op) => op,
             Self::AllReduce(op) => op,
             Self::Gather(op) => op,
+            Self::LocalExperts(op) => op,
+            Self::SelectExperts(op) => op,
+            Self::StageSend(op) => op,
+            Self::StageReceive(op) => op,
         }
     }
 }
@@ -187,6 +203,10 @@ kernel_from!(
     MoeCombine,
     AllReduce,
     Gather,
+    LocalExperts,
+    SelectExperts,
+    StageSend,
+    StageReceive,
 );
 
 #[cfg(test)]

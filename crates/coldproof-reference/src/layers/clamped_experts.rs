@@ -2,7 +2,7 @@
 
 use coldproof_contract::words::{Address, Packing};
 
-use super::{Forward, LayerError, Router};
+use super::{ExpertRanks, Forward, LayerError, Router};
 use crate::kernels::{
     Add, ClampedSwiglu, ExpertBias, ExpertLinear, ExpertOrder, ExpertStage, MoeCombine,
     PANEL_COLUMNS,
@@ -25,6 +25,7 @@ pub(crate) struct ClampedExperts {
     gate_up: Product,
     down: Product,
     experts: Experts,
+    ranks: ExpertRanks,
 }
 
 /// The pairs of token and expert that a batch computes.
@@ -43,29 +44,33 @@ impl ClampedExperts {
         let local = inner / builder.shard.ranks;
         let router = Router::declare(builder, &format!("{path}.mlp.router"), experts, true);
         let layer = format!("{path}.mlp.experts");
+        let ranks = ExpertRanks::declare(builder, &layer, experts);
+        let held = ranks.count();
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
         let mut weight = |slot: &str, own: [u64; 3], source: &str, shape: [u64; 3], target| {
             let slot = builder.packed(&format!("{layer}.{slot}"), &own, panels());
-            builder.sharded(format!("{layer}.{source}"), &shape, slot, target);
+            builder.stacked(format!("{layer}.{source}"), &shape, slot, target);
             slot
         };
-        let (own, shape) = ([count, hidden, 2 * local], [count, hidden, 2 * inner]);
+        let (own, shape) = ([held, hidden, 2 * local], [count, hidden, 2 * inner]);
         let w13 = weight("w13_weight", own, "gate_up_proj", shape, Target::FusedExpertsRow);
-        let (own, shape) = ([count, local, hidden], [count, inner, hidden]);
+        let (own, shape) = ([held, local, hidden], [count, inner, hidden]);
         let w2 = weight("w2_weight", own, "down_proj", shape, Target::FusedExpertsInputs);
         let mut bias = |slot: &str, own: u64, source: &str, width: u64, target| {
-            let slot = builder.parameter(&format!("{layer}.{slot}"), &[count, own]);
-            builder.sharded(format!("{layer}.{source}"), &[count, width], slot, target);
+            let slot = builder.parameter(&format!("{layer}.{slot}"), &[held, own]);
+            builder.stacked(format!("{layer}.{source}"), &[count, width], slot, target);
             slot
         };
-        let b13 = bias("w13_bias", 2 * local, "gate_up_proj_bias", 2 * inner, Target::Row);
-        let b2 = bias("w2_bias", hidden, "down_proj_bias", hidden, Target::Replicated);
+        let b13 =
+            bias("w13_bias", 2 * local, "gate_up_proj_bias", 2 * inner, Target::FusedExpertsRow);
+        let b2 = bias("w2_bias", hidden, "down_proj_bias", hidden, Target::FusedExperts);
         builder.hook(&layer, HookKind::Experts { w13, w2 });
         Self {
             router,
             gate_up: Product { weight: w13, bias: b13 },
             down: Product { weight: w2, bias: b2 },
             experts: experts.clone(),
+            ranks,
         }
     }
 
@@ -77,10 +82,11 @@ impl ClampedExperts {
         x: Address,
     ) -> Result<Address, LayerError> {
         let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
-        let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
+        let (experts, top_k) = (self.ranks.count() as usize, self.experts.top_k as usize);
         let width = (self.experts.intermediate / forward.shard.ranks) as usize;
         let (ids, weights) = self.router.forward(forward, x, &self.experts)?;
-        let pairs = Pairs { ids, m, top_k, experts };
+        let places = self.ranks.places(forward, ids, &self.experts)?;
+        let pairs = Pairs { ids: places, m, top_k, experts };
 
         let (n, stage) = (2 * width, ExpertStage::GateUp);
         let gate_up = self.gate_up.product(forward, pairs, stage, (x, hidden), n)?;
@@ -98,6 +104,7 @@ impl ClampedExperts {
         forward.all_reduce(outputs, m * top_k)?;
         let bias = self.down.bias(forward, pairs, hidden)?;
         forward.launch(Add { a: outputs, b: bias, y: outputs, m: m * top_k, width: hidden })?;
+        self.ranks.select(forward, places, outputs, top_k)?;
         let y = forward.buffer(m, hidden, "fed")?;
         forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;
         Ok(y)

@@ -50,10 +50,10 @@ pub(crate) struct Head {
 
 impl Head {
     /// A table of its own, or another name of the embedding's.
-    pub(crate) fn declare(builder: &mut Builder<'_>, embedding: &Embedding) -> Self {
-        if !builder.dims.tied {
+    pub(crate) fn declare(builder: &mut Builder<'_>, embedding: Option<&Embedding>) -> Self {
+        let Some(embedding) = embedding.filter(|_| builder.dims.tied) else {
             return Self { weight: table(builder, HEAD) };
-        }
+        };
         builder.slots.alias(SlotName::from(HEAD), embedding.weight);
         builder.catalogue.repeat(HEAD.to_owned(), EMBEDDING.to_owned());
         Self { weight: embedding.weight }

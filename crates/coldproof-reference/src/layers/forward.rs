@@ -5,7 +5,7 @@ use coldproof_contract::words::Address;
 use super::LayerError;
 use crate::arena::Allocation;
 use crate::device::Device;
-use crate::kernels::{Add, AllReduce, Kernel, Linear, Paging, Tables};
+use crate::kernels::{Add, AllReduce, Kernel, Linear, Paging, StageReceive, StageSend, Tables};
 use crate::loader::Shard;
 use crate::models::{Dims, KvShape};
 use crate::slots::{SlotId, Slots};
@@ -102,6 +102,20 @@ impl Forward<'_> {
         }
         let width = self.dims.hidden as usize;
         self.launch(AllReduce { y, m: rows, width })
+    }
+
+    /// A residual stream that the pipeline stage before computed.
+    pub(crate) fn receive(&mut self) -> Result<Address, LayerError> {
+        let (m, width) = (self.batch.rows, self.dims.hidden as usize);
+        let y = self.buffer(m, width, "residual")?;
+        self.launch(StageReceive { y, m, width })?;
+        Ok(y)
+    }
+
+    /// Gives a residual stream to the next pipeline stage.
+    pub(crate) fn send(&mut self, residual: Address) -> Result<(), LayerError> {
+        let (m, width) = (self.batch.rows, self.dims.hidden as usize);
+        self.launch(StageSend { x: residual, m, width })
     }
 
     /// `residual += y`.

@@ -3,6 +3,7 @@
 mod attention;
 mod clamped_experts;
 mod embedding;
+mod expert_ranks;
 mod forward;
 mod mlp;
 mod moe;
@@ -12,6 +13,7 @@ mod router;
 pub(crate) use attention::{Attention, HeadNorms};
 pub(crate) use clamped_experts::ClampedExperts;
 pub(crate) use embedding::{Embedding, Head};
+pub(crate) use expert_ranks::ExpertRanks;
 pub(crate) use forward::{Batch, Forward};
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertNames, Moe};

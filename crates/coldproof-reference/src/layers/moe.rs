@@ -3,7 +3,7 @@
 use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::words::{Address, Packing};
 
-use super::{Forward, LayerError, Router};
+use super::{ExpertRanks, Forward, LayerError, Router};
 use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, GatedMul, MoeCombine, PANEL_COLUMNS};
 use crate::loader::{Half, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
@@ -27,6 +27,7 @@ pub(crate) struct Moe {
     w13: SlotId,
     w2: SlotId,
     experts: Experts,
+    ranks: ExpertRanks,
 }
 
 impl Moe {
@@ -43,13 +44,14 @@ impl Moe {
         let router = Router::declare(builder, &format!("{path}.gate"), experts, false);
         let layer = format!("{path}.experts");
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
-        let w13 = [experts.count, 2 * local, hidden];
+        let ranks = ExpertRanks::declare(builder, &layer, experts);
+        let w13 = [ranks.count(), 2 * local, hidden];
         let w13 = builder.packed(&format!("{layer}.w13_weight"), &w13, panels());
-        let w2 = [experts.count, hidden, local];
+        let w2 = [ranks.count(), hidden, local];
         let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
-        declare_sources(builder, &layer, experts, names, (w13, w2));
+        declare_sources(builder, &layer, (experts, &ranks), names, (w13, w2));
         builder.hook(&layer, HookKind::Experts { w13, w2 });
-        Self { router, w13, w2, experts: experts.clone() }
+        Self { router, w13, w2, experts: experts.clone(), ranks }
     }
 
     /// The layer's output, complete over the ranks. Every expert's output is complete before
@@ -60,16 +62,17 @@ impl Moe {
         x: Address,
     ) -> Result<Address, LayerError> {
         let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
-        let (experts, top_k) = (self.experts.count as usize, self.experts.top_k as usize);
+        let (experts, top_k) = (self.ranks.count() as usize, self.experts.top_k as usize);
         let width = (self.experts.intermediate / forward.shard.ranks) as usize;
         let (ids, weights) = self.router.forward(forward, x, &self.experts)?;
+        let places = self.ranks.places(forward, ids, &self.experts)?;
 
         let w = forward.slots.address(self.w13)?;
         let gate_up = forward.buffer(m * top_k, 2 * width, "expert_gate_up")?;
         forward.launch(ExpertLinear {
             stage: ExpertStage::GateUp,
             x,
-            ids,
+            ids: places,
             w,
             order: ExpertOrder::OutputsFirst,
             y: gate_up,
@@ -89,7 +92,7 @@ impl Moe {
         forward.launch(ExpertLinear {
             stage: ExpertStage::Down,
             x: inner,
-            ids,
+            ids: places,
             w,
             order: ExpertOrder::OutputsFirst,
             y: outputs,
@@ -101,6 +104,7 @@ impl Moe {
             blocks: Dims::row_blocks(forward.shard),
         })?;
         forward.all_reduce(outputs, m * top_k)?;
+        self.ranks.select(forward, places, outputs, top_k)?;
         let y = forward.buffer(m, hidden, "fed")?;
         forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;
         Ok(y)
@@ -111,21 +115,23 @@ impl Moe {
 fn declare_sources(
     builder: &mut Builder<'_>,
     layer: &str,
-    experts: &Experts,
+    (experts, ranks): (&Experts, &ExpertRanks),
     names: ExpertNames,
     (w13, w2): (SlotId, SlotId),
 ) {
-    let (inner, hidden, shard) = (experts.intermediate, builder.dims.hidden, builder.shard);
+    let (inner, hidden) = (experts.intermediate, builder.dims.hidden);
+    let (shard, spread) = (builder.shard, builder.place.experts);
     let [gate, up, down_name] = names.parts;
     let catalogue = &mut builder.catalogue;
     let (mut gate_up, mut down): (Vec<PartId>, Vec<PartId>) = (Vec::new(), Vec::new());
-    for expert in 0..experts.count {
+    let held = (0..experts.count).filter_map(|id| Some((id, ranks.place_of(id)?)));
+    for (id, expert) in held {
         for (source, half) in [(gate, Half::Gate), (up, Half::Up)] {
-            let name = format!("{layer}.{expert}.{source}.weight");
+            let name = format!("{layer}.{id}.{source}.weight");
             let target = Target::ExpertGateUp { expert, half };
             gate_up.push(catalogue.add(name, &[inner, hidden], w13, target, shard));
         }
-        let name = format!("{layer}.{expert}.{down_name}.weight");
+        let name = format!("{layer}.{id}.{down_name}.weight");
         let target = Target::ExpertRow { expert };
         down.push(catalogue.add(name, &[hidden, inner], w2, target, shard));
     }
@@ -137,6 +143,7 @@ fn declare_sources(
         slot,
         target,
         shard,
+        experts: spread,
         parts,
     };
     let shape = [experts.count, 2 * inner, hidden];

@@ -7,7 +7,9 @@ use coldproof_contract::evidence::{ApplicationFact, Fact};
 use coldproof_contract::words::{Generation, Packing, Span, TransactionId};
 
 use super::layout::{inverse, permute};
-use super::{Move, PartId, Source, Target, layout_of, matrix_of, moves, read_slot, write_moves};
+use super::{
+    Move, PartId, Shard, Source, Target, layout_of, matrix_of, moves, read_slot, write_moves,
+};
 use crate::faults::{self, FaultId};
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
@@ -86,6 +88,9 @@ impl Worker {
         self.load_mut()?.received.insert(name.to_owned());
         if let Some(owner) = self.catalogue.repeated_by(name).map(str::to_owned) {
             return self.apply_repeat(name, &owner, bytes);
+        }
+        if self.catalogue.is_elsewhere(name) {
+            return Ok(());
         }
         let Some(source) = self.catalogue.source(name).cloned() else {
             return Err(Failure::Refused(format!("no layer of this model takes `{name}`")));
@@ -238,7 +243,12 @@ impl Worker {
 
     /// The pieces of a source that belong on this rank.
     pub(crate) fn pieces(&self, source: &Source) -> Vec<Move> {
-        moves(&source.target, &source.shape, self.dims.heads(), source.shard)
+        let all = moves(&source.target, &source.shape, self.dims.heads(), source.shard);
+        if source.experts == Shard::WHOLE {
+            return all;
+        }
+        let held = source.experts.part(source.shape.first().copied().unwrap_or(0));
+        all.into_iter().map(|step| step.of_experts(held)).collect()
     }
 
     /// Whether this fault's object is filled by a reload now.

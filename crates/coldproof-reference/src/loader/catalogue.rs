@@ -61,6 +61,8 @@ pub(crate) enum Target {
     FusedExpertsRow,
     /// The middle axis of all experts: their inputs, where those come first.
     FusedExpertsInputs,
+    /// All of every expert.
+    FusedExperts,
 }
 
 /// Position of a part in [`Catalogue::parts`].
@@ -77,6 +79,8 @@ pub(crate) struct Source {
     pub(crate) target: Target,
     /// What the layer tells its loader about ranks.
     pub(crate) shard: Shard,
+    /// The same about the experts that its first axis has, if it has any.
+    pub(crate) experts: Shard,
     /// The parts it fills.
     pub(crate) parts: Vec<PartId>,
 }
@@ -90,6 +94,8 @@ pub(crate) struct Catalogue {
     parts: Vec<String>,
     /// A source that only repeats another one.
     repeats: BTreeMap<String, String>,
+    /// Shapes of sources that other ranks alone take.
+    elsewhere: BTreeMap<String, Vec<u64>>,
 }
 
 /// A tensor that the model cannot take.
@@ -146,8 +152,46 @@ impl Catalogue {
     ) -> PartId {
         let part = self.parts.len();
         self.parts.push(name.clone());
-        self.insert(name, Source { shape: shape.to_vec(), slot, target, shard, parts: vec![part] });
+        let (shape, parts, experts) = (shape.to_vec(), vec![part], Shard::WHOLE);
+        self.insert(name, Source { shape, slot, target, shard, experts, parts });
         part
+    }
+
+    /// Adds a source of all experts, of which this rank holds some.
+    pub(crate) fn add_stacked(&mut self, name: String, source: Source) {
+        let part = self.parts.len();
+        self.parts.push(name.clone());
+        self.insert(name, Source { parts: vec![part], ..source });
+    }
+
+    /// Declares what other ranks take of the model that `all` is the catalogue of: it may arrive
+    /// here, and nothing comes of it.
+    pub(crate) fn know_elsewhere(&mut self, all: &Self) {
+        let shape_of = |name: &str| all.sources.get(name).map(|source| source.shape.clone());
+        for name in all.sources.keys() {
+            if !self.sources.contains_key(name)
+                && let Some(shape) = shape_of(name)
+            {
+                self.elsewhere.insert(name.clone(), shape);
+            }
+        }
+        for (name, owner) in &all.repeats {
+            if !self.repeats.contains_key(name)
+                && let Some(shape) = shape_of(owner)
+            {
+                self.elsewhere.insert(name.clone(), shape);
+            }
+        }
+    }
+
+    /// Whether other ranks alone take a source of that name.
+    pub(crate) fn is_elsewhere(&self, name: &str) -> bool {
+        self.elsewhere.contains_key(name)
+    }
+
+    /// Whether the model takes a source of that name.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.source(name).is_some() || self.repeated_by(name).is_some() || self.is_elsewhere(name)
     }
 
     /// Adds another spelling of parts that exist already.
@@ -185,17 +229,18 @@ impl Catalogue {
     pub(crate) fn admit(&self, tensor: &TensorRef) -> Result<(), SourceError> {
         let name = tensor.name.clone();
         let owner = self.repeated_by(&name).unwrap_or(&name);
-        let Some(source) = self.sources.get(owner) else {
+        let own = self.sources.get(owner).map(|source| &source.shape);
+        let Some(shape) = own.or_else(|| self.elsewhere.get(&name)) else {
             return Err(SourceError::Unknown { name });
         };
         if tensor.dtype != Dtype::Bf16 {
             return Err(SourceError::Dtype { name, found: tensor.dtype });
         }
-        if tensor.shape != source.shape {
-            let expected = source.shape.clone();
+        if tensor.shape != *shape {
+            let expected = shape.clone();
             return Err(SourceError::Shape { name, expected, found: tensor.shape.clone() });
         }
-        let expected = source.shape.iter().product::<u64>() * Dtype::Bf16.bytes();
+        let expected = shape.iter().product::<u64>() * Dtype::Bf16.bytes();
         if tensor.bytes != expected {
             return Err(SourceError::Length { name, expected, found: tensor.bytes });
         }

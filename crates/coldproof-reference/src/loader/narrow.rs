@@ -1,6 +1,6 @@
 //! Which elements of a source belong on this rank, and where in its slot.
 
-use coldproof_contract::words::{Fragment, Span};
+use coldproof_contract::words::{Fragment, Rank, Span, Topology};
 
 use super::{Half, HeadPart, Target};
 
@@ -37,9 +37,59 @@ impl Shard {
         }
     }
 
+    /// Whether it is the first.
+    pub(crate) const fn is_first(self) -> bool {
+        self.rank == 0
+    }
+
+    /// Whether it is the last.
+    pub(crate) const fn is_last(self) -> bool {
+        self.rank + 1 == self.ranks
+    }
+
+    /// Layers of a pipeline stage: equal parts, of which those before the last get one more each
+    /// where they are not equal.
+    pub(crate) const fn layers(self, layers: u64) -> Span {
+        let (each, rest) = (layers / self.ranks, layers % self.ranks);
+        let longer = self.ranks - 1 - rest;
+        let extra = self.rank.saturating_sub(longer);
+        let extra = if extra < rest { extra } else { rest };
+        let start = self.rank * each + extra;
+        let more = self.rank >= longer && !self.is_last();
+        Span::new(start, start + each + more as u64)
+    }
+
     /// Rows of the padded vocabulary on this rank.
     pub(crate) const fn vocabulary_rows(self, vocabulary: u64) -> u64 {
         vocabulary.div_ceil(VOCABULARY_MULTIPLE * self.ranks) * VOCABULARY_MULTIPLE
+    }
+}
+
+/// What a rank holds of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its part of every layer.
+    pub(crate) shard: Shard,
+    /// Its part of the experts of every layer.
+    pub(crate) experts: Shard,
+    /// Its part of the layers.
+    pub(crate) stage: Shard,
+}
+
+impl Place {
+    /// The place of a rank.
+    pub(crate) fn of(topology: Topology, rank: Rank) -> Self {
+        let shard = |rank: u32, ranks: u32| Shard { rank: rank.into(), ranks: ranks.into() };
+        Self {
+            shard: shard(rank.tp, topology.tp),
+            experts: shard(rank.ep, topology.ep),
+            stage: shard(rank.pp, topology.pp),
+        }
+    }
+
+    /// The same rank of a model that is cut by its layers' widths alone.
+    pub(crate) const fn of_all(self) -> Self {
+        Self { shard: self.shard, experts: Shard::WHOLE, stage: Shard::WHOLE }
     }
 }
 
@@ -98,6 +148,15 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
             }]
         }
         Target::FusedExpertsGateUp => fused_gate_up(&whole, shape, shard),
+        Target::FusedExperts => vec![Move { source: whole.clone(), slot: whole }],
+    }
+}
+
+impl Move {
+    /// The part of a move of all experts that is of these, which begin a rank's stack.
+    pub(crate) fn of_experts(self, held: Span) -> Self {
+        let slot = self.slot.with(0, Span::new(0, held.len()));
+        Self { source: self.source.with(0, held), slot }
     }
 }
 
@@ -210,6 +269,27 @@ mod tests {
         let single = moves(&up, &[4, 5], HEADS, shard);
         assert_eq!(single[0].source.0[0], Span::new(2, 4));
         assert_eq!(single[0].slot.0, [Span::new(2, 3), Span::new(2, 4), Span::new(0, 5)]);
+    }
+
+    #[test]
+    fn layers_that_do_not_divide_go_before_the_last_stage() {
+        let cut = |ranks: u64, layers: u64| -> Vec<(u64, u64)> {
+            let of = |rank| Shard { rank, ranks }.layers(layers);
+            (0..ranks).map(of).map(|span| (span.start, span.end)).collect()
+        };
+        assert_eq!(cut(1, 3), [(0, 3)]);
+        assert_eq!(cut(2, 3), [(0, 2), (2, 3)]);
+        assert_eq!(cut(4, 2), [(0, 0), (0, 1), (1, 2), (2, 2)]);
+        assert_eq!(cut(3, 10), [(0, 3), (3, 7), (7, 10)]);
+    }
+
+    #[test]
+    fn a_rank_takes_its_experts_of_a_fused_source() {
+        let shard = Shard { rank: 1, ranks: 2 };
+        let all = moves(&Target::FusedExpertsRow, &[4, 3, 8], HEADS, shard);
+        let own = all[0].clone().of_experts(Span::new(2, 4));
+        assert_eq!(own.source.0, [Span::new(2, 4), Span::new(0, 3), Span::new(4, 8)]);
+        assert_eq!(own.slot.0, [Span::new(0, 2), Span::new(0, 3), Span::new(0, 4)]);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! later one writes into them.
 
 use coldproof_contract::evidence::{Fact, PostLoadFact, PostLoadStage};
-use coldproof_contract::words::{Address, Generation, Packing};
+use coldproof_contract::words::{Address, Generation, Packing, Span};
 use half::bf16;
 
 use super::layout::{magnitude_order, permute};
 use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
 use crate::device::Device;
 use crate::faults;
+use crate::kernels::ELSEWHERE;
 use crate::models::{Dims, Rotary};
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, Slots};
@@ -27,6 +28,13 @@ pub(crate) enum HookKind {
     Normalizer {
         /// The factor.
         buffer: SlotId,
+    },
+    /// Writes where each expert is on this rank, where that is not there yet or was lost.
+    ExpertMap {
+        /// The places.
+        map: SlotId,
+        /// Experts of the model that are here.
+        held: Span,
     },
     /// Orders the columns of a row-parallel weight by magnitude and clears the kernel's scratch.
     Permute {
@@ -123,6 +131,7 @@ impl Worker {
         match *kind {
             HookKind::Rotary { table, global } => self.process_rotary(table, global, generation),
             HookKind::Normalizer { buffer } => self.process_normalizer(buffer, generation),
+            HookKind::ExpertMap { map, held } => self.process_expert_map(map, held, generation),
             HookKind::Permute { weight, permutation, workspace } => {
                 self.order_columns(weight, permutation)?;
                 self.slots[permutation].epoch = generation;
@@ -166,6 +175,26 @@ impl Worker {
             let factor = self.dims.normalizer.unwrap_or(1.0);
             self.device.write(address, bytemuck::bytes_of(&factor))?;
             self.slots[buffer].epoch = generation;
+        }
+        Ok(())
+    }
+
+    fn process_expert_map(
+        &mut self,
+        map: SlotId,
+        held: Span,
+        generation: Generation,
+    ) -> Result<(), Failure> {
+        if self.slots[map].storage.is_none() || self.lost {
+            let address = bind(&mut self.device, &mut self.slots, map)?;
+            let place = |expert: u64| {
+                let here = (held.start..held.end).contains(&expert);
+                if here { (expert - held.start) as i32 } else { ELSEWHERE }
+            };
+            let experts = self.slots[map].spec.elements();
+            let places: Vec<i32> = (0..experts).map(place).collect();
+            self.device.write(address, bytemuck::cast_slice(&places))?;
+            self.slots[map].epoch = generation;
         }
         Ok(())
     }

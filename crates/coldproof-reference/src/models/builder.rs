@@ -3,7 +3,7 @@
 use coldproof_contract::words::{Packing, SlotName};
 
 use super::Dims;
-use crate::loader::{Catalogue, Hook, HookKind, Shard, Target};
+use crate::loader::{Catalogue, Hook, HookKind, Place, Shard, Source, Target};
 use crate::slots::{SlotId, SlotSpec, Slots};
 
 /// The paged KV cache of an engine.
@@ -20,8 +20,10 @@ pub(crate) struct KvShape {
 pub(crate) struct Builder<'a> {
     /// The model's dimensions.
     pub(crate) dims: &'a Dims,
-    /// This rank among the ranks.
+    /// This rank among those that cut every layer.
     pub(crate) shard: Shard,
+    /// What this rank holds of the model.
+    pub(crate) place: Place,
     /// The KV cache.
     pub(crate) kv: KvShape,
     /// Slots declared so far.
@@ -34,10 +36,11 @@ pub(crate) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Nothing declared yet.
-    pub(crate) fn new(dims: &'a Dims, shard: Shard, kv: KvShape) -> Self {
+    pub(crate) fn new(dims: &'a Dims, place: Place, kv: KvShape) -> Self {
         Self {
             dims,
-            shard,
+            shard: place.shard,
+            place,
             kv,
             slots: Slots::default(),
             catalogue: Catalogue::default(),
@@ -58,6 +61,13 @@ impl<'a> Builder<'a> {
     /// A source of this full shape that is cut over the ranks.
     pub(crate) fn sharded(&mut self, name: String, shape: &[u64], slot: SlotId, target: Target) {
         self.catalogue.add(name, shape, slot, target, self.shard);
+    }
+
+    /// A source of all experts, cut over the ranks, of which this rank holds some.
+    pub(crate) fn stacked(&mut self, name: String, shape: &[u64], slot: SlotId, target: Target) {
+        let (shape, shard, experts) = (shape.to_vec(), self.shard, self.place.experts);
+        let source = Source { shape, slot, target, shard, experts, parts: Vec::new() };
+        self.catalogue.add_stacked(name, source);
     }
 
     /// A parameter that every rank holds whole, with the source of the same name.

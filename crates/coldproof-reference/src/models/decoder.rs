@@ -7,7 +7,7 @@ use crate::layers::{
     Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
     LayerError, Mlp, Moe, Norm,
 };
-use crate::loader::HookKind;
+use crate::loader::{HookKind, Shard};
 use crate::slots::{SlotId, SlotSpec};
 
 /// The second half of a decoder layer.
@@ -85,15 +85,18 @@ impl Block {
     }
 }
 
-/// A whole decoder.
+/// A decoder, or one pipeline stage of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder {
-    embedding: Embedding,
+    /// On the first stage, and where a tied head is.
+    embedding: Option<Embedding>,
     rotary: SlotId,
     global_rotary: Option<SlotId>,
+    /// Of this stage.
     blocks: Vec<Block>,
-    norm: FinalNorm,
-    head: Head,
+    /// On the last stage.
+    head: Option<(FinalNorm, Head)>,
+    stage: Shard,
 }
 
 impl Decoder {
@@ -102,23 +105,31 @@ impl Decoder {
         builder: &mut Builder<'_>,
         block: impl Fn(&mut Builder<'_>, u64) -> Block,
     ) -> Self {
-        let embedding = Embedding::declare(builder);
+        let stage = builder.place.stage;
+        let (layers, tied) = (stage.layers(builder.dims.layers), builder.dims.tied);
+        let embeds = stage.is_first() || (tied && stage.is_last());
+        let embedding = embeds.then(|| Embedding::declare(builder));
         let rotary = declare_rotary(builder, "model.rotary_emb", false);
         let own = builder.dims.global_rotary.is_some();
         let global_rotary = own.then(|| declare_rotary(builder, "model.rotary_emb_global", true));
-        let blocks = (0..builder.dims.layers).map(|layer| block(builder, layer)).collect();
-        let norm = FinalNorm::declare(builder);
-        let head = Head::declare(builder, &embedding);
-        Self { embedding, rotary, global_rotary, blocks, norm, head }
+        let blocks = (layers.start..layers.end).map(|layer| block(builder, layer)).collect();
+        let head = stage
+            .is_last()
+            .then(|| (FinalNorm::declare(builder), Head::declare(builder, embedding.as_ref())));
+        Self { embedding, rotary, global_rotary, blocks, head, stage }
     }
 
-    /// Logits, F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone.
+    /// Logits, F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone; on the
+    /// last stage. The others give their residual stream to the next one.
     pub(crate) fn forward(
         &self,
         forward: &mut Forward<'_>,
         last_row_alone: bool,
-    ) -> Result<Address, LayerError> {
-        let residual = self.embedding.forward(forward)?;
+    ) -> Result<Option<Address>, LayerError> {
+        let residual = match &self.embedding {
+            Some(embedding) if self.stage.is_first() => embedding.forward(forward)?,
+            _ => forward.receive()?,
+        };
         for block in &self.blocks {
             let kept = forward.mark();
             let global = self.global_rotary.filter(|_| block.attention.is_global());
@@ -126,10 +137,14 @@ impl Decoder {
             block.forward(forward, residual, rotary)?;
             forward.release(kept)?;
         }
+        let Some((norm, head)) = &self.head else {
+            forward.send(residual)?;
+            return Ok(None);
+        };
         let rows = if last_row_alone { 1 } else { forward.batch.rows };
         let residual = forward.last_rows(residual, rows);
-        let normed = self.norm.forward(forward, residual, rows)?;
-        self.head.forward(forward, normed, rows)
+        let normed = norm.forward(forward, residual, rows)?;
+        head.forward(forward, normed, rows).map(Some)
     }
 }
 

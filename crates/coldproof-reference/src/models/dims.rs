@@ -178,6 +178,16 @@ impl Dims {
         }
     }
 
+    /// Why the experts cannot be spread over `ep` ranks, if they cannot.
+    pub(crate) fn spreads(&self, ep: u64) -> Result<(), String> {
+        match &self.experts {
+            _ if ep == 1 => Ok(()),
+            None => Err(format!("ep {ep}: the model has no experts to spread")),
+            Some(experts) if experts.count.is_multiple_of(ep) => Ok(()),
+            Some(experts) => Err(format!("ep {ep} does not divide {} experts", experts.count)),
+        }
+    }
+
     /// Why `tp` ranks cannot hold this model, if they cannot.
     pub(crate) fn divides(&self, tp: u64) -> Result<(), String> {
         let mut cuts = vec![("attention heads", self.query_heads)];

@@ -34,7 +34,8 @@ pub(crate) struct Step {
 pub(crate) struct Captured {
     graph: Graph,
     batch: Batch,
-    logits: Address,
+    /// On the last pipeline stage.
+    logits: Option<Address>,
 }
 
 impl Captured {
@@ -51,7 +52,7 @@ impl Worker {
     }
 
     /// Launches every kernel. Logits of all rows, or of the last one where the rows are one
-    /// sequence.
+    /// sequence; none on a pipeline stage that is not the last.
     pub(crate) fn run_eager(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
         self.device.set_request(&step.request);
         let rows = step.ids.len();
@@ -95,7 +96,8 @@ impl Worker {
         write_inputs(&mut self.device, &captured.batch, &padded(step, captured.batch))?;
         self.device.replay(&captured.graph)?;
         let width = self.dims.vocabulary as usize;
-        let logits = self.device.view::<f32>(captured.logits, rows * width)?;
+        let Some(logits) = captured.logits else { return Ok(Vec::new()) };
+        let logits = self.device.view::<f32>(logits, rows * width)?;
         Ok(logits.chunks_exact(width).map(<[f32]>::to_vec).collect())
     }
 
@@ -157,9 +159,10 @@ fn write_inputs(device: &mut Device, batch: &Batch, step: &Step) -> Result<(), F
 
 fn read_logits(
     forward: &Forward<'_>,
-    logits: Address,
+    logits: Option<Address>,
     rows: usize,
 ) -> Result<Vec<Vec<f32>>, Failure> {
+    let Some(logits) = logits else { return Ok(Vec::new()) };
     let width = forward.dims.vocabulary as usize;
     let values = forward.device.view::<f32>(logits, rows * width)?;
     Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())

@@ -9,10 +9,10 @@ use coldproof_contract::words::{Generation, Packing, Rank, SlotKind};
 use super::Failure;
 use super::step::Captured;
 use crate::arena::{ArenaConfig, Region};
-use crate::collective::Collective;
 use crate::device::Device;
 use crate::faults::Faults;
-use crate::loader::{Catalogue, Hook, Load, Shard, bind, read_slot};
+use crate::groups::Groups;
+use crate::loader::{Catalogue, Hook, Load, Place, Shard, bind, read_slot};
 use crate::models::{Builder, Decoder, Dims, KvShape};
 use crate::slots::{SlotId, Slots};
 
@@ -21,8 +21,8 @@ use crate::slots::{SlotId, Slots};
 pub(crate) struct WorkerConfig {
     /// Which rank.
     pub(crate) rank: Rank,
-    /// The same among the ranks that share every layer.
-    pub(crate) shard: Shard,
+    /// What it holds of the model.
+    pub(crate) place: Place,
     /// The model.
     pub(crate) dims: Arc<Dims>,
     /// The KV cache.
@@ -31,8 +31,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) arena: ArenaConfig,
     /// Faults that are switched on.
     pub(crate) faults: Faults,
-    /// This rank's end of the collectives.
-    pub(crate) collective: Collective,
+    /// This rank's ends of its groups.
+    pub(crate) groups: Groups,
     /// Ends every wait once it is set.
     pub(crate) cancel: Arc<AtomicBool>,
 }
@@ -66,11 +66,16 @@ pub(crate) struct Worker {
 impl Worker {
     /// A rank with storages for its parameters and its KV cache, and nothing in them.
     pub(crate) fn new(config: WorkerConfig) -> Result<Self, Failure> {
-        let mut device = Device::new(config.arena, config.collective, config.cancel)?;
+        let mut device = Device::new(config.arena, config.groups, config.cancel)?;
         let dims = config.dims;
-        let mut builder = Builder::new(&dims, config.shard, config.kv);
+        let mut builder = Builder::new(&dims, config.place, config.kv);
         let decoder = Arc::new(dims.declare(&mut builder));
-        let Builder { mut slots, catalogue, hooks, .. } = builder;
+        let Builder { mut slots, mut catalogue, hooks, .. } = builder;
+        if config.place != config.place.of_all() {
+            let mut all = Builder::new(&dims, config.place.of_all(), config.kv);
+            dims.declare(&mut all);
+            catalogue.know_elsewhere(&all.catalogue);
+        }
         for id in slots.ids() {
             let spec = &slots[id].spec;
             if spec.kind == SlotKind::Parameter || spec.region == Region::KvCache {
@@ -79,7 +84,7 @@ impl Worker {
         }
         Ok(Self {
             rank: config.rank,
-            shard: config.shard,
+            shard: config.place.shard,
             dims,
             kv: config.kv,
             device,

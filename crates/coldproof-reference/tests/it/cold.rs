@@ -154,12 +154,12 @@ fn a_topology_that_does_not_divide_names_those_that_do() {
         let error = Engine::start(config("llama", tp)).expect_err("does not divide");
         assert!(error.to_string().contains(text), "{error}");
     }
-    let pipeline = EngineConfig {
-        topology: Topology { tp: 1, pp: 2, ep: 1 },
+    let spread = EngineConfig {
+        topology: Topology { tp: 1, pp: 1, ep: 2 },
         ..EngineConfig::new(model_config("llama"))
     };
-    let error = Engine::start(pipeline).expect_err("no pipeline");
-    assert!(error.to_string().contains("pp 2"), "{error}");
+    let error = Engine::start(spread).expect_err("no experts");
+    assert!(error.to_string().contains("ep 2: the model has no experts"), "{error}");
 }
 
 #[test]

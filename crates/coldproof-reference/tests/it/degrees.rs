@@ -1,4 +1,4 @@
-//! Degrees of tensor parallelism that the checkpoints of the repository do not divide by.
+//! Topologies that the checkpoints of the repository are not cut into: the bits of one rank.
 
 use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
@@ -8,14 +8,18 @@ use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, Mode};
 
 use crate::fixtures::{Bits, bits, raw, update};
 
-/// A small sparse model with these heads.
+/// A small sparse model with these heads, of whose experts a token takes two.
 fn model(heads: u64, kv_heads: u64, experts: u64) -> ModelConfig {
+    model_of((heads, kv_heads), (experts, 2))
+}
+
+fn model_of((heads, kv_heads): (u64, u64), (experts, top_k): (u64, u64)) -> ModelConfig {
     let text = format!(
         r#"{{"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_act": "silu",
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
             "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads}, "head_dim": 8,
             "vocab_size": 203, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
-            "num_experts": {experts}, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+            "num_experts": {experts}, "num_experts_per_tok": {top_k}, "moe_intermediate_size": 48,
             "mlp_only_layers": [1], "norm_topk_prob": true, "rope_theta": 10000.0}}"#
     );
     ModelConfig::parse(text.as_bytes()).unwrap()
@@ -49,8 +53,7 @@ fn serve(engine: &mut Engine, mode: Mode) -> Bits {
     bits(&engine.generate(&request).unwrap().rows)
 }
 
-fn loaded(model: &ModelConfig, tp: u32, tensors: &[TensorRef]) -> Engine {
-    let topology = Topology::tensor(tp);
+fn loaded(model: &ModelConfig, topology: Topology, tensors: &[TensorRef]) -> Engine {
     let config = EngineConfig { topology, ..EngineConfig::new(model.clone()) };
     let mut engine = Engine::start(config).unwrap();
     engine.load(tensors).unwrap();
@@ -63,9 +66,9 @@ fn eight_ranks_with_two_kv_heads_have_the_bits_of_one() {
     let model = model(8, 2, 5);
     let a = weights(&model, 1, Utf8Path::from_path(a.path()).unwrap());
     let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
-    let one = serve(&mut loaded(&model, 1, &b), Mode::Eager);
+    let one = serve(&mut loaded(&model, Topology::SINGLE, &b), Mode::Eager);
     for tp in [2, 4, 8] {
-        let mut engine = loaded(&model, tp, &a);
+        let mut engine = loaded(&model, Topology::tensor(tp), &a);
         engine.capture().unwrap();
         update(&mut engine, &b).unwrap();
         assert_eq!(serve(&mut engine, Mode::Graph), one, "tp {tp}");
@@ -78,8 +81,51 @@ fn three_ranks_have_the_bits_of_a_cold_load_on_three() {
     let model = model(9, 3, 4);
     let a = weights(&model, 1, Utf8Path::from_path(a.path()).unwrap());
     let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
-    let mut engine = loaded(&model, 3, &a);
+    let mut engine = loaded(&model, Topology::tensor(3), &a);
     engine.capture().unwrap();
     update(&mut engine, &b).unwrap();
-    assert_eq!(serve(&mut engine, Mode::Graph), serve(&mut loaded(&model, 3, &b), Mode::Eager));
+    let mut cold = loaded(&model, Topology::tensor(3), &b);
+    assert_eq!(serve(&mut engine, Mode::Graph), serve(&mut cold, Mode::Eager));
+}
+
+#[test]
+fn stages_and_spread_experts_have_the_bits_of_one_rank() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = model(4, 2, 6);
+    let a = weights(&model, 1, Utf8Path::from_path(a.path()).unwrap());
+    let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
+    let one = serve(&mut loaded(&model, Topology::SINGLE, &b), Mode::Eager);
+    // Two layers on four stages: the first and the last have none.
+    for (tp, pp, ep) in [(1, 2, 1), (1, 4, 1), (1, 1, 3), (2, 2, 1), (2, 1, 2), (2, 2, 2)] {
+        let mut engine = loaded(&model, Topology { tp, pp, ep }, &a);
+        engine.capture().unwrap();
+        update(&mut engine, &b).unwrap();
+        assert_eq!(serve(&mut engine, Mode::Graph), one, "tp {tp}, pp {pp}, ep {ep}");
+    }
+}
+
+#[test]
+fn experts_that_cannot_be_spread_are_refused() {
+    let model = model(4, 2, 5);
+    for (topology, text) in [
+        (Topology { tp: 1, pp: 1, ep: 2 }, "ep 2 does not divide 5 experts"),
+        (Topology { tp: 1, pp: 0, ep: 1 }, "pp is 0"),
+        (Topology { tp: 8, pp: 9, ep: 1 }, "72 ranks"),
+    ] {
+        let config = EngineConfig { topology, ..EngineConfig::new(model.clone()) };
+        let error = Engine::start(config).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+#[test]
+fn eight_of_sixteen_experts_have_the_bits_of_one_rank() {
+    let b = tempfile::tempdir().unwrap();
+    let model = model_of((4, 2), (16, 8));
+    let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
+    let one = serve(&mut loaded(&model, Topology::SINGLE, &b), Mode::Eager);
+    for (tp, ep) in [(2, 1), (1, 2), (1, 16), (2, 4)] {
+        let found = serve(&mut loaded(&model, Topology { tp, pp: 1, ep }, &b), Mode::Eager);
+        assert_eq!(found, one, "tp {tp}, ep {ep}");
+    }
 }

@@ -12,10 +12,13 @@ use crate::settings::ProveSettings;
 /// Degrees that the embedded engine has.
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 
+/// The most ranks that it has.
+const RANKS_MAX: u32 = coldproof_reference::engine::RANKS_MAX;
+
 /// The topology asked for, or the smallest that the faults need.
 pub(super) fn asked(to: &Read, settings: &ProveSettings, least: u32) -> Result<Topology, Failure> {
-    let Some(tp) = settings.tp else { return Ok(Topology::SINGLE) };
-    if tp < least {
+    let (tp, pp, ep) = (settings.tp.unwrap_or(1), settings.pp, settings.ep);
+    if settings.tp.is_some() && tp < least {
         return Err(Failure::usage(
             "--tp",
             format!("the fault needs tp {least} and --tp is {tp}"),
@@ -23,10 +26,11 @@ pub(super) fn asked(to: &Read, settings: &ProveSettings, least: u32) -> Result<T
         ));
     }
     let Model::Known(model) = &to.model else { return Ok(Topology::tensor(tp)) };
+    spread(model, ep)?;
     let rules = &to.rules;
     let valid: Vec<u32> = DEGREES.into_iter().filter(|&tp| divides(model, rules, tp)).collect();
     if valid.contains(&tp) {
-        return Ok(Topology::tensor(tp));
+        return within(Topology { tp, pp, ep });
     }
     let list: Vec<String> = valid.iter().map(u32::to_string).collect();
     Err(Failure::usage(
@@ -39,7 +43,44 @@ pub(super) fn asked(to: &Read, settings: &ProveSettings, least: u32) -> Result<T
     ))
 }
 
-/// The topology of the routing lane: that of the run, or the smallest above one rank.
+/// Whether the experts of a model can be spread over `ep` ranks.
+fn spread(model: &ModelConfig, ep: u32) -> Result<(), Failure> {
+    let experts = model.moe.as_ref().map(|moe| moe.experts);
+    match experts {
+        _ if ep == 1 => Ok(()),
+        None => Err(Failure::usage(
+            "--ep",
+            format!("--ep {ep} spreads experts, and this model has none"),
+            "leave --ep out",
+        )),
+        Some(experts) if experts.is_multiple_of(ep.into()) => Ok(()),
+        Some(experts) => {
+            let divide = (1..=experts).filter(|ep| experts.is_multiple_of(*ep));
+            let list: Vec<String> = divide.map(|ep| ep.to_string()).collect();
+            Err(Failure::usage(
+                "--ep",
+                format!("ep {ep} does not divide the {experts} experts of this model"),
+                format!("these do: {}", list.join(", ")),
+            ))
+        }
+    }
+}
+
+/// A topology of no more ranks than the embedded engine starts.
+fn within(topology: Topology) -> Result<Topology, Failure> {
+    if topology.size() <= RANKS_MAX {
+        return Ok(topology);
+    }
+    let Topology { tp, pp, ep } = topology;
+    let size = u64::from(tp) * u64::from(pp) * u64::from(ep);
+    Err(Failure::usage(
+        "--pp",
+        format!("tp {tp}, pp {pp} and ep {ep} are {size} ranks; the most are {RANKS_MAX}"),
+        "give fewer",
+    ))
+}
+
+/// The topology of the routing lane: that of the run, with the smallest tp above one.
 pub(crate) fn routing(
     model: &ModelConfig,
     rules: &[SourceRule],
@@ -48,8 +89,7 @@ pub(crate) fn routing(
     least: u32,
     notes: &mut Vec<String>,
 ) -> Topology {
-    if run.size() > 1 || !settings.lanes.contains(&coldproof_contract::evidence::LaneName::Routing)
-    {
+    if run.tp > 1 || !settings.lanes.contains(&coldproof_contract::evidence::LaneName::Routing) {
         return run;
     }
     let found = DEGREES.into_iter().find(|&tp| tp >= least.max(2) && divides(model, rules, tp));
@@ -58,11 +98,10 @@ pub(crate) fn routing(
             notes.push(format!(
                 "the routing lane started tp {tp} by itself: one rank cannot show a wrong rank"
             ));
-            Topology::tensor(tp)
+            Topology { tp, ..run }
         }
         None => {
-            notes
-                .push("no tp above 1 divides this model; the routing lane has one rank".to_owned());
+            notes.push("no tp above 1 divides this model; the routing lane has tp 1".to_owned());
             run
         }
     }

@@ -3,22 +3,28 @@
 use crate::support::{coldproof, findings, fixture, prove};
 
 fn proves(family: &str, tp: &str) {
-    let ran = prove(family, &["--tp", tp]);
+    proves_on(family, &["--tp", tp], tp);
+}
+
+/// Proves A to B of a family on a topology of so many ranks.
+fn proves_on(family: &str, topology: &[&str], ranks: &str) {
+    let ran = prove(family, topology);
     let verdict = ran.json();
-    assert_eq!(findings(&verdict), [], "{family} tp {tp}");
-    assert_eq!(ran.code, 0, "{family} tp {tp}: {}", ran.stdout);
+    let on = format!("{family} {}", topology.join(" "));
+    assert_eq!(findings(&verdict), [], "{on}");
+    assert_eq!(ran.code, 0, "{on}: {}", ran.stdout);
     assert_eq!(verdict["schema"], "coldproof.verdict/1");
     assert_eq!(verdict["verdict"], "pass");
     let categories = verdict["categories"].as_array().unwrap();
     let numbers: Vec<u64> = categories.iter().filter_map(|c| c["category"].as_u64()).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
     for category in categories {
-        assert_eq!(category["status"], "pass", "{family} tp {tp}: {category}");
-        assert!(category["checks"].as_u64().unwrap() > 0, "{family} tp {tp}: {category}");
+        assert_eq!(category["status"], "pass", "{on}: {category}");
+        assert!(category["checks"].as_u64().unwrap() > 0, "{on}: {category}");
     }
     let certificate = &verdict["certificate"];
     assert_eq!(certificate["proven"].as_object().unwrap().len(), 7, "{certificate}");
-    assert_eq!(certificate["ranks"].as_array().unwrap().len().to_string(), tp);
+    assert_eq!(certificate["ranks"].as_array().unwrap().len().to_string(), ranks);
     assert_eq!(verdict["transition"]["status"], "pass");
     let unseen = verdict["unseen"].as_array().unwrap().iter().filter_map(|text| text.as_str());
     let graphs: Vec<&str> = unseen.filter(|text| text.starts_with("graph")).collect();
@@ -77,6 +83,25 @@ fn qwen3() {
 fn qwen3_moe() {
     proves("qwen3_moe", "1");
     proves("qwen3_moe", "2");
+}
+
+#[test]
+fn a_pipeline_of_two_stages() {
+    proves_on("llama", &["--pp", "2"], "2");
+    proves_on("llama", &["--tp", "2", "--pp", "2"], "4");
+}
+
+#[test]
+fn a_tied_table_is_at_both_ends_of_a_pipeline_and_a_stage_may_be_empty() {
+    proves_on("llama_tied", &["--pp", "3"], "3");
+}
+
+#[test]
+fn experts_spread_over_two_ranks() {
+    for family in ["gpt_oss", "mixtral", "qwen3_moe"] {
+        proves_on(family, &["--ep", "2"], "2");
+    }
+    proves_on("qwen3_moe", &["--tp", "2", "--pp", "2", "--ep", "2"], "8");
 }
 
 #[test]

@@ -17,7 +17,11 @@ fn options_that_mean_nothing_are_refused_by_name() {
     bad(&["prove", "--to", a], "--from");
     bad(&["prove", "--from", a, "--to", a, "--tp", "3"], "these do: 1, 2, 4");
     bad(&["prove", "--tp", "0"], "--tp");
-    bad(&["prove", "--pp", "2"], "--pp");
+    bad(&["prove", "--pp", "0"], "--pp");
+    bad(&["prove", "--pp", "65"], "65 ranks; the most are 64");
+    bad(&["prove", "--from", a, "--to", a, "--ep", "2"], "this model has none");
+    bad(&["prove", "--ep", "5"], "these do: 1, 2");
+    bad(&["prove", "--engine", "vllm", "--from", a, "--to", a, "--pp", "2"], "--pp");
     bad(&["prove", "--engine", "none-such"], "none-such");
     bad(&["prove", "--require", "8"], "8");
     bad(&["prove", "--lane", "fast"], "fast");
@@ -106,7 +110,7 @@ fn a_closed_stdout_ends_quietly() {
 #[test]
 fn bad_usage_is_one_json_document_where_json_was_asked_for() {
     for args in
-        [&["prove", "--format", "json", "--tp", "x"][..], &["prove", "--format=json", "--pp", "2"]]
+        [&["prove", "--format", "json", "--tp", "x"][..], &["prove", "--format=json", "--pp", "0"]]
     {
         let ran = coldproof(args);
         assert_eq!(ran.code, 2);

@@ -5,7 +5,7 @@ use coldproof_contract::evidence::{
     ApplicationFact, CheckpointHeader, OriginRun, OriginsFact, PieceContent, ReadBackFact,
     SlotFact, SourceHeader,
 };
-use coldproof_contract::routing::{Half, PlacedPiece, Placement, Sharding, SourceRule};
+use coldproof_contract::routing::{Half, PlacedPiece, Placement, Sharding, SourceRule, Stage};
 use coldproof_contract::words::{
     Address, CheckpointLabel, Dtype, Fingerprint, Generation, Hex128, Packing, Policy, Rank,
     SlotKind, SlotName, StorageId, Topology, TransactionId,
@@ -44,6 +44,7 @@ fn rule(source: &str, shape: &[u64], slot: &str, sharding: Sharding) -> SourceRu
         shape: shape.to_vec(),
         slot: slot.into(),
         sharding,
+        stage: Stage::Everywhere,
     }
 }
 

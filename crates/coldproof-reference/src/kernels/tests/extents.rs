@@ -6,8 +6,9 @@ use coldproof_contract::evidence::ArgAccess;
 use super::*;
 use crate::kernels::{
     Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, ExpertBias, ExpertLinear, ExpertOrder,
-    ExpertStage, GatedMul, Gather, KvWrite, Linear, LinearPermuted, MoeCombine, NormWeight,
-    PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectRows, Tables,
+    ExpertStage, GatedMul, Gather, KvWrite, Linear, LinearPermuted, LocalExperts, MoeCombine,
+    NormWeight, PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectExperts,
+    SelectRows, Tables,
 };
 
 /// A block that fills a segment of its own.
@@ -103,6 +104,11 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             let (gate_up, y) = (a[0], a[1]);
             ClampedSwiglu { gate_up, y, m, width: 5, alpha: 1.0, limit: 2.0 }.into()
         }
+        25 => {
+            let (ids, map, places) = (a[0], a[1], a[2]);
+            LocalExperts { ids, map, places, m, top_k, experts }.into()
+        }
+        26 => SelectExperts { places: a[0], y: a[1], m, top_k, width: 5 }.into(),
         _ => return None,
     })
 }
@@ -111,7 +117,8 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
 fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
     matches!(
         (kernel.name(), arg),
-        ("kv_write" | "paged_attention", 1) | ("moe_gate_up" | "moe_down", 2) | ("expert_bias", 1)
+        ("kv_write" | "paged_attention" | "expert_bias" | "local_experts", 1)
+            | ("moe_gate_up" | "moe_down", 2)
     )
 }
 

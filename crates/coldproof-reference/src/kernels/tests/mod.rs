@@ -21,6 +21,7 @@ use super::Kernel;
 use crate::arena::{ArenaConfig, Placement, Region};
 use crate::collective::Collective;
 use crate::device::{Device, DeviceError};
+use crate::groups::Groups;
 
 /// A device with helpers to put values in and take them out.
 pub(super) struct Rig {
@@ -29,13 +30,13 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn single() -> Self {
-        Self::new(Collective::single())
+        Self::new(Groups::single())
     }
 
-    fn new(collective: Collective) -> Self {
+    fn new(groups: Groups) -> Self {
         let config = ArenaConfig { base: 1 << 40, seed: 11, placement: Placement::Forward };
         let cancel = Arc::new(AtomicBool::new(false));
-        let mut device = Device::new(config, collective, cancel).unwrap();
+        let mut device = Device::new(config, groups, cancel).unwrap();
         // A kernel that waits for ever fails its test.
         device.set_deadline(Some(Instant::now() + Duration::from_secs(60)));
         Self { device }
@@ -68,11 +69,19 @@ impl Rig {
 
 /// Runs `body` on `count` ranks at once and returns their results in rank order.
 pub(super) fn on_ranks<R: Send>(count: usize, body: impl Fn(&mut Rig) -> R + Sync) -> Vec<R> {
-    let ends = Collective::group(count);
+    let ends = Collective::group(count).into_iter().map(Groups::tensor).collect();
+    with_groups(ends, body)
+}
+
+/// The same with other groups.
+pub(super) fn with_groups<R: Send>(
+    groups: Vec<Groups>,
+    body: impl Fn(&mut Rig) -> R + Sync,
+) -> Vec<R> {
     thread::scope(|scope| {
         let body = &body;
-        let start = |end| scope.spawn(move || body(&mut Rig::new(end)));
-        let threads: Vec<_> = ends.into_iter().map(start).collect();
+        let start = |groups| scope.spawn(move || body(&mut Rig::new(groups)));
+        let threads: Vec<_> = groups.into_iter().map(start).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

@@ -1,9 +1,12 @@
 //! The same bits on 1, 2, 4 and 8 ranks.
 
 use super::*;
+use coldproof_contract::words::Topology;
+
 use crate::kernels::{
-    AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite, Linear,
-    MoeCombine, PagedAttention, Paging, SelectRows, Tables,
+    Add, AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite,
+    Linear, LocalExperts, MoeCombine, PagedAttention, Paging, SelectExperts, SelectRows,
+    StageReceive, StageSend, Tables,
 };
 use coldproof_checkpoint::arch::Activation;
 
@@ -124,12 +127,21 @@ fn attention_with_fewer_key_heads_than_ranks_agrees() {
     }
 }
 
-/// One expert layer cut into `tp` ranks.
-fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32> {
+/// One expert layer, its width cut into `tp` ranks and its experts into `ep`.
+fn expert_layer(
+    rig: &mut Rig,
+    (tp, ep): (usize, usize),
+    w13: &[bf16],
+    w2: &[bf16],
+    (expert_rank, map): (usize, &[i32]),
+) -> Vec<f32> {
     const EXPERTS: usize = 6;
     const HIDDEN: usize = 48;
     const INNER: usize = 64;
     let (m, top_k, local) = (2, 2, INNER / tp);
+    let held = EXPERTS / ep;
+    let own = |all: usize| expert_rank * all / ep..(expert_rank + 1) * all / ep;
+    let (w13, w2) = (&w13[own(w13.len())], &w2[own(w2.len())]);
     let rank = rig.device.rank();
     let half = INNER * HIDDEN;
     let gate_up = w13
@@ -144,11 +156,15 @@ fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32>
     let w2: Vec<bf16> = down.chunks_exact(HIDDEN * local).flat_map(|e| packed(e, local)).collect();
     let (w13, w2) = (rig.put(&w13), rig.put(&w2));
     let (x, ids) = (rig.put(&values(8, m * HIDDEN)), rig.put(&[5i32, 1, 0, 5]));
+    let (chosen, map) = (ids, rig.put(map));
+    let places = rig.room(m * top_k * 4);
+    rig.launch(LocalExperts { ids, map, places, m, top_k, experts: EXPERTS });
+    let ids = places;
     let weights = rig.put(&[0.6f32, 0.3, 0.5, 0.2]);
     let pairs = m * top_k;
     let (a, b) = (rig.room(pairs * 2 * local * 4), rig.room(pairs * local * 4));
     let (c, fed) = (rig.room(pairs * HIDDEN * 4), rig.room(m * HIDDEN * 4));
-    let experts = EXPERTS;
+    let experts = held;
     let stage = ExpertStage::GateUp;
     let (k, n) = (HIDDEN, 2 * local);
     let (w, y, blocks, order) = (w13, a, 8, ExpertOrder::OutputsFirst);
@@ -159,18 +175,83 @@ fn expert_layer(rig: &mut Rig, tp: usize, w13: &[bf16], w2: &[bf16]) -> Vec<f32>
     let (x, w, y) = (b, w2, c);
     rig.launch(ExpertLinear { stage, x, ids, w, order, y, m, top_k, experts, k, n, blocks });
     rig.launch(AllReduce { y: c, m: pairs, width: HIDDEN });
-    rig.launch(MoeCombine { x: c, ids, weights, y: fed, m, top_k, hidden: HIDDEN });
+    rig.launch(SelectExperts { places, y: c, m, top_k, width: HIDDEN });
+    rig.launch(MoeCombine { x: c, ids: chosen, weights, y: fed, m, top_k, hidden: HIDDEN });
     rig.get(fed, m * HIDDEN)
 }
 
 #[test]
 fn experts_agree() {
     let (w13, w2) = (weights(6, 6 * 2 * 64 * 48), weights(7, 6 * 48 * 64));
-    let on = |tp: usize| agreed(on_ranks(tp, |rig| expert_layer(rig, tp, &w13, &w2)));
+    let here: Vec<i32> = (0..6).collect();
+    let on =
+        |tp: usize| agreed(on_ranks(tp, |rig| expert_layer(rig, (tp, 1), &w13, &w2, (0, &here))));
     let one = on(1);
     for tp in [2, 4] {
         assert_eq!(on(tp), one, "tp {tp}");
     }
+    for (tp, ep) in [(1, 2), (1, 3), (2, 3)] {
+        let topology = Topology { tp: tp as u32, pp: 1, ep: ep as u32 };
+        let groups = Groups::of(topology);
+        let spread = with_groups(groups, |rig| {
+            let rank = rig.device.groups().experts.rank();
+            let first = (rank * 6 / ep) as i32;
+            let held = first..first + 6 / ep as i32;
+            let place = |id: i32| if held.contains(&id) { id - first } else { -1 };
+            let map: Vec<i32> = (0..6).map(place).collect();
+            expert_layer(rig, (tp, ep), &w13, &w2, (rank, &map))
+        });
+        assert_eq!(agreed(spread), one, "tp {tp}, ep {ep}");
+    }
+}
+
+#[test]
+fn rows_go_from_stage_to_stage() {
+    let (m, width) = (2, 3);
+    let groups = Groups::of(Topology { tp: 1, pp: 3, ep: 1 });
+    let results = with_groups(groups, |rig| {
+        let y = rig.put(&values(9, m * width));
+        let (first, last) = {
+            let groups = rig.device.groups();
+            (groups.previous.is_none(), groups.next.is_none())
+        };
+        if !first {
+            let lost = rig.put(&[f32::NAN; 6]);
+            rig.launch(StageReceive { y: lost, m, width });
+            rig.launch(Add { a: y, b: lost, y, m, width });
+        }
+        if !last {
+            rig.launch(StageSend { x: y, m, width });
+        }
+        rig.get(y, m * width)
+    });
+    let own = values(9, m * width);
+    let times = |n: f32| own.iter().map(|value| value * n).collect::<Vec<f32>>();
+    assert_eq!(results, [times(1.0), times(2.0), times(3.0)]);
+}
+
+#[test]
+fn a_stage_without_a_neighbour_neither_sends_nor_receives() {
+    let mut rig = Rig::single();
+    let y = rig.put(&[1.0f32; 4]);
+    let sent = rig.try_launch(StageSend { x: y, m: 1, width: 4 });
+    assert!(matches!(sent, Err(DeviceError::Assert { kernel: "stage_send", .. })));
+    let mut rig = Rig::single();
+    let received = rig.try_launch(StageReceive { y, m: 1, width: 4 });
+    assert!(matches!(received, Err(DeviceError::Assert { kernel: "stage_receive", .. })));
+}
+
+#[test]
+fn an_expert_that_no_rank_has_gives_zeros_and_the_first_of_several_counts() {
+    let groups = Groups::of(Topology { tp: 1, pp: 1, ep: 2 });
+    let results = with_groups(groups, |rig| {
+        let rank = rig.device.groups().experts.rank();
+        let places = rig.put(&[[0i32, -1, 1], [2, -1, -1]][rank]);
+        let y = rig.put(&[rank as f32 + 1.0; 3]);
+        rig.launch(SelectExperts { places, y, m: 1, top_k: 3, width: 1 });
+        rig.get(y, 3)
+    });
+    assert_eq!(results, [vec![1.0, 0.0, 1.0], vec![1.0, 0.0, 1.0]]);
 }
 
 #[test]
