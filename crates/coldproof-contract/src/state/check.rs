@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::launched;
 use super::{StateError, StateInventory, StateRule, StateSighting, StateSightings};
 use crate::derived::read_text;
 use crate::digest;
@@ -19,6 +20,9 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             for phase in 1..arm.phases.len() {
                 configuration(case, (index, phase), arm, rank);
             }
+        }
+        for phase in 1..arm.phases.len() {
+            launched::check(case, (index, phase), arm);
         }
     }
     for absence in &comparison.absences {

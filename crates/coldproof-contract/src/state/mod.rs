@@ -1,6 +1,7 @@
 //! Category 4, reload state preservation: what the forward reads survives or is rebuilt.
 
 mod check;
+mod launched;
 mod rules;
 
 pub(crate) use check::{check, lost};

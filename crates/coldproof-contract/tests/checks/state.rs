@@ -333,3 +333,43 @@ fn checks_count_equal_buffers() {
     let (_, proven) = room(&correct().judge(), Room::State);
     assert_eq!(proven, "14 buffers and aliases equal to a cold load's, bit for bit");
 }
+
+/// What a request in graph mode launches from `A>B` on.
+fn launched(run: &mut Run, kernel: &str, graph: Option<&str>) {
+    run.since("warm", "A>B").map(|_, fact| match fact {
+        Fact::Launch(mut launch) => {
+            if launch.graph.is_some() {
+                launch.graph = graph.map(str::to_owned);
+            }
+            launch.kernel = kernel.to_owned();
+            Some(Fact::Launch(launch))
+        }
+        fact => Some(fact),
+    });
+}
+
+#[test]
+fn a_graph_that_is_replayed_no_more_is_another_configuration() {
+    let mut run = correct();
+    launched(&mut run, "forward", None);
+    assert_eq!(run.found(), [one(Code::ConfigDrift, "captured graphs", &[0])]);
+    // A graph of more rows does as well.
+    let mut run = correct();
+    launched(&mut run, "forward", Some("decode-2"));
+    assert_eq!(run.found(), []);
+}
+
+#[test]
+fn another_kernel_is_another_configuration() {
+    let mut run = correct();
+    launched(&mut run, "backward", Some("decode-1"));
+    assert_eq!(run.found(), [one(Code::ConfigDrift, "kernel forward", &[0])]);
+}
+
+#[test]
+fn what_was_not_recorded_accuses_nobody() {
+    let mut run = correct();
+    run.since("warm", "A>B").drop(|_, fact| matches!(fact, Fact::Launch(_)));
+    assert_eq!(run.found(), []);
+    assert_undecided(&run, Room::Storage, "of arm `warm` replayed no graph after `A>B`");
+}

@@ -1,0 +1,94 @@
+//! Configuration as the launch trace shows it: a request runs on the same kernels, and replays
+//! graphs, after an update as before (R28, R29).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::evidence::{ArmView, PhaseView};
+use crate::verdict::{Case, Finding, FindingCode, Site, symptom};
+
+/// Every graph that was replayed before the update.
+const ALL: &str = "captured graphs";
+
+/// Kernels that were launched eagerly and graphs that were replayed for one request.
+#[derive(Debug, Default)]
+struct Ran<'r> {
+    kernels: BTreeSet<&'r str>,
+    graphs: BTreeSet<&'r str>,
+    seq: u64,
+}
+
+/// Requests of a phase by (name, mode, batch).
+type Requests<'r> = BTreeMap<(&'r str, &'r str, Option<u32>), Ran<'r>>;
+
+fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
+    let alone = phase.logits.iter().filter(|((_, _, repeat), _)| *repeat == 0);
+    let alone = alone.map(|((request, mode, _), seen)| ((*request, *mode, None), seen));
+    let batched = phase.batched.iter();
+    let batched = batched.map(|((request, mode, of), seen)| ((*request, *mode, Some(*of)), seen));
+    let mut requests = Requests::new();
+    for (key, seen) in alone.chain(batched) {
+        let ran = requests.entry(key).or_default();
+        ran.seq = seen.seq;
+        for launch in phase.launches.iter().filter(|launch| launch.step == seen.step) {
+            match &launch.fact.graph {
+                Some(graph) => ran.graphs.insert(graph),
+                None => ran.kernels.insert(&launch.fact.kernel),
+            };
+        }
+    }
+    requests
+}
+
+/// Judges an update of one arm against what the arm launched before any.
+pub(super) fn check(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>) {
+    let after = &arm.phases[site.1];
+    if after.from.is_none() || after.refused {
+        return;
+    }
+    let (before, now) = (requests(&arm.phases[0]), requests(after));
+    // Of a request without a launch nothing was recorded.
+    let recorded = |ran: &&Ran<'_>| !ran.kernels.is_empty() || !ran.graphs.is_empty();
+    let pairs: Vec<(&Ran<'_>, &Ran<'_>)> = before
+        .iter()
+        .filter_map(|(key, before)| Some((before, now.get(key).filter(recorded)?)))
+        .collect();
+    let replays = pairs.iter().any(|(_, now)| !now.graphs.is_empty());
+    let mut graphs: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut kernels: BTreeMap<&str, u64> = BTreeMap::new();
+    for (before, now) in pairs {
+        // A graph under another name may be a new capture, which is a matter of its own.
+        if now.graphs.is_empty() {
+            graphs.extend(before.graphs.iter().map(|graph| (*graph, now.seq)));
+        }
+        // A request that replays no more launches all that the graph held.
+        if before.graphs.is_empty() == now.graphs.is_empty() {
+            let gone = before.kernels.difference(&now.kernels);
+            kernels.extend(gone.map(|kernel| (*kernel, now.seq)));
+        }
+    }
+    if let (false, Some((_, seq))) = (replays, graphs.last_key_value()) {
+        drift(case, site, ALL, after, *seq);
+    } else {
+        for (graph, seq) in graphs {
+            drift(case, site, &format!("graph {graph}"), after, seq);
+        }
+    }
+    for (kernel, seq) in kernels {
+        drift(case, site, &format!("kernel {kernel}"), after, seq);
+    }
+}
+
+/// Raises a drift, unless the engine itself states one of this update: then it shows that.
+fn drift(case: &mut Case<'_, '_>, site: Site, object: &str, phase: &PhaseView<'_>, seq: u64) {
+    let text = format!("{object}: not launched after `{}`", phase.phase);
+    let found = symptom("launched", "serve", seq, text);
+    let stated = |finding: &Finding| finding.code == FindingCode::ConfigDrift;
+    if case.join_site(site, &found, stated) {
+        return;
+    }
+    let mut finding = Finding::new(FindingCode::ConfigDrift, object, 0)
+        .expected("launched, as before the update", "not launched")
+        .why("the same request runs another way than before the update: something chose anew");
+    finding.events.push(found);
+    case.raise(finding, site, &[]);
+}
