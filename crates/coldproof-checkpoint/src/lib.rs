@@ -12,6 +12,7 @@ mod digests;
 mod dtype;
 mod error;
 mod json;
+mod mix;
 mod name_map;
 mod perturb;
 mod respell;
@@ -27,6 +28,7 @@ pub use container::{
 pub use digests::{CheckpointDigest, digest_checkpoint, digest_unsigned};
 pub use error::{CheckpointError, Fault};
 pub use json::JsonError;
+pub use mix::mix;
 pub use name_map::{Accounting, Ambiguous, Mismatched, Missing, NameMap, RedundantAlias};
 pub use perturb::{UlpMove, perturb, perturb_apart, perturb_ulp};
 pub use respell::{respell, rules_in, rules_of, with_alias};

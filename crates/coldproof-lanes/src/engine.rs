@@ -213,6 +213,15 @@ pub trait Engine {
     fn wake(&mut self, tag: WakeTag) -> Reply<()>;
     /// Begins a transaction that will deliver these sources.
     fn begin(&mut self, required: &[String]) -> Reply<TransactionId>;
+    /// Begins a transaction that will deliver these sources and keeps the bytes of those that are
+    /// preserved. Engines without partial updates leave it as it is.
+    fn begin_partial(
+        &mut self,
+        _required: &[String],
+        _preserved: &[String],
+    ) -> Reply<TransactionId> {
+        Err(EngineError::Unsupported { what: "partial updates".to_owned() })
+    }
     /// Delivers a bucket of tensors.
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()>;
     /// Post-load and finalisation.

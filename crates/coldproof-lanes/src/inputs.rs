@@ -26,6 +26,8 @@ pub struct Delivery {
     pub required: Vec<String>,
     /// Sources that may arrive and need not, such as the second name of a tied head.
     pub allowed_missing: Vec<String>,
+    /// Sources that are not sent and keep what they hold: those of a partial update.
+    pub preserved: Vec<String>,
 }
 
 /// What a run works on.
@@ -43,6 +45,8 @@ pub struct Inputs {
     pub sentinel_plan: Option<SentinelPlan>,
     /// The new checkpoint under other names, where the family has other names.
     pub spellings: Vec<Delivery>,
+    /// Some slots of the new checkpoint, all others of the old one, label `M`.
+    pub partial: Option<Delivery>,
     /// Headers of all of them.
     pub headers: Vec<CheckpointHeader>,
     /// Where the catalogue expects every source.

@@ -18,6 +18,7 @@ pub mod lane;
 mod names;
 mod orders;
 mod origins;
+mod partial;
 pub mod payload;
 mod places;
 pub mod protocol;

@@ -8,7 +8,7 @@ use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
-use crate::{adapter_swap, caches, composite, differential, names, orders, routing};
+use crate::{adapter_swap, caches, composite, differential, names, orders, partial, routing};
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
@@ -23,9 +23,9 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         hello: None,
         orders: Rc::default(),
     };
-    // Routing has sentinels, and adapters a cold load of their own; every other lane is compared
-    // with this one.
-    let own = [LaneName::Routing, LaneName::Adapters];
+    // Routing has sentinels, adapters and partial updates a cold load of their own; every other
+    // lane is compared with this one.
+    let own = [LaneName::Routing, LaneName::Adapters, LaneName::Partial];
     if inputs.lanes.iter().any(|lane| !own.contains(lane)) {
         let slots = differential::cold(&mut lane);
         lane.orders = Rc::new(orders::learn(&mut lane, &slots));
@@ -38,6 +38,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Caches => caches::run(&mut lane),
             LaneName::Composite => composite::run(&mut lane),
             LaneName::Adapters => adapter_swap::run(&mut lane),
+            LaneName::Partial => partial::run(&mut lane),
         }
     }
     let (kind, version, cannot) = match lane.hello {

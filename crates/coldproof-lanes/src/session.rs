@@ -65,7 +65,7 @@ pub(crate) fn update(
         origin: "caller".to_owned(),
         checkpoint: to.label.clone(),
         required: to.required.clone(),
-        explicitly_preserved: Vec::new(),
+        explicitly_preserved: to.preserved.clone(),
         allowed_missing: to.allowed_missing.clone(),
         delivered: Vec::new(),
     };
@@ -74,8 +74,13 @@ pub(crate) fn update(
     let promised: Vec<String> =
         (to.required.iter()).chain(to.allowed_missing.iter().filter(there)).cloned().collect();
     let mut delivered = Vec::new();
-    let updated = driver
-        .step(StepName::Update, |engine| deliver(engine, &promised, &tensors, &mut delivered));
+    let updated = driver.step(StepName::Update, |engine| {
+        let _ = match to.preserved.as_slice() {
+            [] => engine.begin(&promised)?,
+            preserved => engine.begin_partial(&promised, preserved)?,
+        };
+        deliver(engine, &tensors, &mut delivered)
+    });
     driver.record(Rank::default(), Fact::Manifest(ManifestFact { delivered, ..manifest }));
     updated?;
     driver.step(StepName::Finalize, |engine| {
@@ -112,15 +117,12 @@ pub(crate) fn refused(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult
     Ok(())
 }
 
-/// Begins the update and delivers bucket by bucket; `delivered` gets the names of those that the
-/// engine took.
+/// Delivers bucket by bucket; `delivered` gets the names of those that the engine took.
 fn deliver(
     engine: &mut dyn EngineUnderTest,
-    promised: &[String],
     tensors: &[TensorRef],
     delivered: &mut Vec<String>,
 ) -> Reply<()> {
-    engine.begin(promised)?;
     tensors.chunks(BUCKET).try_for_each(|bucket| {
         engine.apply(bucket)?;
         delivered.extend(bucket.iter().map(|tensor| tensor.name.clone()));

@@ -9,6 +9,7 @@ mod control;
 mod core;
 mod error;
 mod probe;
+mod promise;
 mod request;
 mod serve;
 mod update;
@@ -23,6 +24,7 @@ pub use config::{EngineConfig, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;
+pub(crate) use promise::Promise;
 pub use request::{GenerateRequest, Mode, Output};
 
 pub(crate) use self::core::Core;
@@ -125,7 +127,22 @@ impl Engine {
     /// # Errors
     /// It is serving, asleep or in a transaction, or a promised source is none of the model's.
     pub fn begin(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
-        self.command(|core| core.begin(promised))
+        self.command(|core| core.begin(&Promise::of(promised)))
+    }
+
+    /// Opens an update of whole slots that keeps the bytes of all others. What is in neither list
+    /// must be delivered where the model needs it.
+    ///
+    /// # Errors
+    /// As [`Engine::begin`]; a slot that would hold parts of two generations; a name in both lists;
+    /// an engine whose weights are no whole generation.
+    pub fn begin_partial(
+        &mut self,
+        delivered: &[String],
+        preserved: &[String],
+    ) -> Result<TransactionId, EngineError> {
+        let promise = Promise { delivered: delivered.to_vec(), preserved: preserved.to_vec() };
+        self.command(|core| core.begin(&promise))
     }
 
     /// Writes a bucket of whole tensors; they may come in any order over any number of calls.

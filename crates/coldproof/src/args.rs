@@ -80,6 +80,8 @@ pub enum LaneArg {
     Composite,
     /// One adapter under another's name.
     Adapters,
+    /// Some slots delivered, all others preserved.
+    Partial,
 }
 
 /// Steps that a trainer may forget.

@@ -24,7 +24,7 @@ mod pair;
 mod read;
 mod topology;
 
-use deliveries::{deliver, header, sentinels, spellings};
+use deliveries::{deliver, header, partial, sentinels, spellings};
 pub(crate) use read::one_content;
 use read::{Loader, Model, Read, read};
 
@@ -106,6 +106,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let p = delivery("P", &changed)?;
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
+    let partial = partial(settings, loader, (&from, &to), &made, &mut headers)?;
     let inputs = Inputs {
         from: a,
         to: b,
@@ -113,6 +114,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         sentinels,
         sentinel_plan,
         spellings,
+        partial,
         headers,
         rules: to.rules.clone(),
         topology,

@@ -115,7 +115,7 @@ impl ProveSettings {
         };
         let adapters = adapters(args)?;
         let (tp, pp, ep) = topology(args, engine.is_embedded())?;
-        let lanes = lanes(&args.lanes, adapters.is_some())?;
+        let lanes = lanes(&args.lanes, adapters.is_some(), engine.is_embedded())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
             (false, _) => requirements(&args.require)?,
             (true, true) => everything(),
@@ -289,7 +289,7 @@ fn adapters(args: &ProveArgs) -> Result<Option<AdapterSettings>, Failure> {
 }
 
 /// The lanes that were asked for; all that have what they need where none was.
-fn lanes(typed: &[LaneArg], adapters: bool) -> Result<BTreeSet<LaneName>, Failure> {
+fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<LaneName>, Failure> {
     let all = LaneArg::value_variants().iter();
     let lane = |lane: &LaneArg| match lane {
         LaneArg::Differential => LaneName::Differential,
@@ -298,9 +298,16 @@ fn lanes(typed: &[LaneArg], adapters: bool) -> Result<BTreeSet<LaneName>, Failur
         LaneArg::Caches => LaneName::Caches,
         LaneArg::Composite => LaneName::Composite,
         LaneArg::Adapters => LaneName::Adapters,
+        LaneArg::Partial => LaneName::Partial,
     };
     if typed.is_empty() {
-        return Ok(all.filter(|one| adapters || **one != LaneArg::Adapters).map(lane).collect());
+        let has_what_it_needs = |one: &&LaneArg| match one {
+            LaneArg::Adapters => adapters,
+            // No other adapter begins an update of some slots.
+            LaneArg::Partial => embedded,
+            _ => true,
+        };
+        return Ok(all.filter(has_what_it_needs).map(lane).collect());
     }
     let asked = typed.contains(&LaneArg::Adapters);
     let refused = |option: &str, text: &str, hint: &str| Err(Failure::usage(option, text, hint));
@@ -329,6 +336,7 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
             LaneName::Names => required.extend([RequiredItem::Category(6)]),
             LaneName::Caches | LaneName::Adapters => required.extend([RequiredItem::Category(7)]),
             LaneName::Composite => required.extend([RequiredItem::Transition]),
+            LaneName::Partial => required.extend([RequiredItem::Category(4)]),
         }
     }
     required.into_iter().collect()

@@ -145,6 +145,8 @@ pub enum LaneName {
     Composite,
     /// A hit with one adapter, another under its name, then the same request.
     Adapters,
+    /// An update of some slots, the others preserved.
+    Partial,
 }
 
 impl LaneName {

@@ -275,7 +275,7 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     {
         return;
     }
-    if difference.holds == Holds::Unreadable {
+    if difference.holds == Holds::Unreadable || preserved(case, difference) {
         crate::state::lost(case, difference);
         return;
     }
@@ -321,6 +321,19 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         finding.events.push(found);
         case.raise(finding, site, &[slot]);
     }
+}
+
+/// Whether nothing was delivered into the slot, by what the update promised: all of its sources
+/// were to keep what they hold.
+fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
+    let view = case.view;
+    let arm = case.arm_index(difference.arm);
+    let phase = view.arms.get(arm).and_then(|arm| arm.phases.get(difference.phase_index));
+    let Some(manifest) = phase.and_then(|phase| phase.manifests.last()) else { return false };
+    let kept = &manifest.fact.explicitly_preserved;
+    let rules = view.header.rules.iter();
+    let mut own = rules.filter(|rule| rule.slot == difference.slot.slot).peekable();
+    !kept.is_empty() && own.peek().is_some() && own.all(|rule| kept.contains(&rule.source))
 }
 
 /// The finding that says that this source never came, or reached no slot.

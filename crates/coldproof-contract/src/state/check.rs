@@ -37,10 +37,41 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     }
     let kinds = [SlotKind::Buffer, SlotKind::Alias];
     let equal = case.cover_content(Room::State, &kinds, "buffer");
-    let covered = view.ran(LaneName::Differential);
+    let partial = view.ran(LaneName::Partial);
+    let kept = preserved(case);
     let coverage = case.cover(Room::State);
-    coverage.covered = covered;
+    coverage.covered = view.ran(LaneName::Differential) || partial;
     coverage.proven = format!("{equal} buffers and aliases equal to a cold load's, bit for bit");
+    if partial {
+        coverage.checks += kept;
+        coverage.proven += &format!("; {kept} parameters preserved by a partial update");
+        if kept == 0 {
+            let text = "no parameter was seen to be preserved by a partial update".to_owned();
+            coverage.undecided.insert(text);
+        }
+    }
+}
+
+/// Parameters that partial updates left as they were, and as the cold load has them.
+fn preserved(case: &Case<'_, '_>) -> u64 {
+    let arms = case.view.arms.iter().filter(|arm| arm.header.lane == LaneName::Partial);
+    let arms = arms.filter_map(|arm| Some((arm, case.view.against(arm)?.phases.last()?)));
+    let mut kept = 0;
+    for (arm, cold) in arms {
+        for (index, phase) in arm.phases.iter().enumerate().filter(|(_, p)| p.from.is_some()) {
+            let Some(before) = arm.earlier(index, phase.from) else { continue };
+            for (key, read) in &phase.read_backs {
+                let parameter = phase.slots.get(key);
+                let parameter = parameter.is_some_and(|s| s.fact.slot_kind == SlotKind::Parameter);
+                let now = read.fact.content.filter(|_| parameter);
+                let same = |other: &PhaseView<'_>| {
+                    other.read_backs.get(key).is_some_and(|other| other.fact.content == now)
+                };
+                kept += u64::from(now.is_some() && same(before) && same(cold));
+            }
+        }
+    }
+    kept
 }
 
 /// A slot that a cold load has and the live engine does not.

@@ -163,7 +163,11 @@ fn must_serve(arm: &ArmView<'_>, phase: usize) -> bool {
         && match arm.header.lane {
             LaneName::Composite => true,
             LaneName::Differential => phase + 1 == arm.phases.len(),
-            LaneName::Routing | LaneName::Names | LaneName::Caches | LaneName::Adapters => false,
+            LaneName::Routing
+            | LaneName::Names
+            | LaneName::Caches
+            | LaneName::Adapters
+            | LaneName::Partial => false,
         }
 }
 

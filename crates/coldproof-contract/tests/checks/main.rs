@@ -12,6 +12,7 @@ mod lifecycle;
 mod names;
 mod outputs;
 mod packed;
+mod partial;
 mod recaptured;
 mod record;
 mod refused;

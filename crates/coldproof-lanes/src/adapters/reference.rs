@@ -143,6 +143,10 @@ impl Engine for Reference {
         self.engine.begin(required).map_err(translate)
     }
 
+    fn begin_partial(&mut self, required: &[String], preserved: &[String]) -> Reply<TransactionId> {
+        self.engine.begin_partial(required, preserved).map_err(translate)
+    }
+
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {
         self.engine.apply(bucket).map_err(translate)
     }

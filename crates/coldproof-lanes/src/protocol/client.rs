@@ -159,6 +159,13 @@ impl ProcessEngine {
         }
     }
 
+    fn transaction(&mut self, request: &Request) -> Reply<TransactionId> {
+        match self.ask(request)? {
+            Answer::Transaction { id } => Ok(id),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn facts(&mut self, request: &Request) -> Reply<Vec<(Rank, Fact)>> {
         match self.ask(request)? {
             Answer::Facts { facts } => Ok(facts),
@@ -230,10 +237,12 @@ impl Engine for ProcessEngine {
     }
 
     fn begin(&mut self, required: &[String]) -> Reply<TransactionId> {
-        match self.ask(&Request::Begin { required: required.to_vec() })? {
-            Answer::Transaction { id } => Ok(id),
-            other => Err(self.unexpected(&other)),
-        }
+        self.transaction(&Request::Begin { required: required.to_vec() })
+    }
+
+    fn begin_partial(&mut self, required: &[String], preserved: &[String]) -> Reply<TransactionId> {
+        let (required, preserved) = (required.to_vec(), preserved.to_vec());
+        self.transaction(&Request::BeginPartial { required, preserved })
     }
 
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {

@@ -153,6 +153,7 @@ fn requests() -> Vec<Request> {
         Request::Sleep { level: 1 },
         Request::Wake { tag: WakeTag::Weights },
         Request::Begin { required: vec![] },
+        Request::BeginPartial { required: vec![], preserved: vec![] },
         Request::Apply { bucket: vec![tensor()] },
         Request::Finish,
         Request::Commit,

@@ -27,6 +27,7 @@ pub enum Request {
     Sleep { level: u8 },
     Wake { tag: WakeTag },
     Begin { required: Vec<String> },
+    BeginPartial { required: Vec<String>, preserved: Vec<String> },
     Apply { bucket: Vec<TensorRef> },
     Finish,
     Commit,

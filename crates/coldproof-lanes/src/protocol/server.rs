@@ -87,6 +87,10 @@ fn dispatch(request: Request, engine: &mut dyn EngineUnderTest) -> Reply<Answer>
         Request::Sleep { level } => engine.sleep(level).map(done),
         Request::Wake { tag } => engine.wake(tag).map(done),
         Request::Begin { required } => engine.begin(&required).map(|id| Answer::Transaction { id }),
+        Request::BeginPartial { required, preserved } => {
+            let begun = engine.begin_partial(&required, &preserved);
+            begun.map(|id| Answer::Transaction { id })
+        }
         Request::Apply { bucket } => engine.apply(&bucket).map(done),
         Request::Finish => engine.finish().map(done),
         Request::Commit => engine.commit().map(done),

@@ -7,7 +7,7 @@ use coldproof_contract::evidence::Fact;
 use coldproof_contract::transaction::Machine;
 use coldproof_contract::words::Rank;
 
-use super::{EngineConfig, EngineError};
+use super::{EngineConfig, EngineError, Promise};
 use crate::arena::{ArenaConfig, Placement};
 use crate::caches::KvBlocks;
 use crate::faults::{Faults, invalidation};
@@ -36,8 +36,8 @@ pub(crate) struct Core {
     pub(super) paused: bool,
     /// Rows of the captured graphs.
     pub(super) captured: Vec<usize>,
-    /// Sources that the open transaction promised; empty where nothing was promised.
-    pub(super) promised: Vec<String>,
+    /// What the open transaction promised.
+    pub(super) promise: Promise,
     pub(super) remains: Remains,
     ended: Option<String>,
 }
@@ -69,7 +69,7 @@ impl Core {
             machine: Machine::new(),
             paused: false,
             captured: Vec::new(),
-            promised: Vec::new(),
+            promise: Promise::default(),
             remains: Remains::default(),
             ended: None,
         })

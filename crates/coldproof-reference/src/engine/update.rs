@@ -8,8 +8,8 @@ use coldproof_contract::evidence::{Fact, ReceiptFact};
 use coldproof_contract::transaction::{MachineError, Phase, Scope, State};
 use coldproof_contract::words::{Generation, TransactionId};
 
-use super::EngineError;
 use super::core::Core;
+use super::{EngineError, Promise};
 use crate::loader::Load;
 use crate::ranks::{Failure, Worker};
 
@@ -25,7 +25,7 @@ impl From<MachineError> for EngineError {
 impl Core {
     /// Loads a whole checkpoint, committed and with empty caches.
     pub(crate) fn load(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        self.open(&[])?;
+        self.open(&Promise::default())?;
         self.apply(tensors)?;
         self.finish()?;
         let generation = self.commit()?;
@@ -33,27 +33,27 @@ impl Core {
         self.acknowledge(generation)
     }
 
-    /// Opens an update of all weights that promises these sources; of none, it promises what the
-    /// model needs.
-    pub(crate) fn begin(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
+    /// Opens an update that keeps its promise, or is refused.
+    pub(crate) fn begin(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
         if self.machine.generation() == Generation(0) {
             return Err(EngineError::refused(
                 "nothing is loaded that could be updated; call `load`",
             ));
         }
-        self.open(promised)
+        self.open(promise)
     }
 
-    fn open(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
+    fn open(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
         let reload = self.machine.generation() > Generation(0);
         if reload && !self.paused {
             return Err(EngineError::refused("the engine is serving; call `pause` before a load"));
         }
-        let names = promised.to_vec();
-        self.each(move |worker| worker.admit_names(&names))?;
+        let kept = promise.clone();
+        self.each(move |worker| worker.admit_promise(&kept))?;
         let id = self.machine.next_id();
-        self.machine.begin(id, Scope::Full)?;
-        self.promised = promised.to_vec();
+        let scope = if promise.preserved.is_empty() { Scope::Full } else { Scope::Partial };
+        self.machine.begin(id, scope)?;
+        self.promise = promise.clone();
         let generation = Generation(self.machine.generation().0 + 1);
         self.each(move |worker| worker.begin(Load::new(id, generation, reload)))?;
         Ok(id)
@@ -84,10 +84,11 @@ impl Core {
     }
 
     fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        if self.promised.is_empty() {
+        if self.promise.delivered.is_empty() {
             return Ok(());
         }
-        let stray = tensors.iter().find(|tensor| !self.promised.contains(&tensor.name));
+        let promised = &self.promise.delivered;
+        let stray = tensors.iter().find(|tensor| !promised.contains(&tensor.name));
         stray.map_or(Ok(()), |tensor| {
             let name = &tensor.name;
             Err(EngineError::refused(format!(
@@ -104,8 +105,8 @@ impl Core {
     }
 
     fn finish_open(&mut self, id: TransactionId) -> Result<(), EngineError> {
-        let promised = std::mem::take(&mut self.promised);
-        self.each(move |worker| worker.check_complete(&promised))?;
+        let promise = std::mem::take(&mut self.promise);
+        self.each(move |worker| worker.check_complete(&promise))?;
         self.machine.finalize(id)?;
         self.each(Worker::post_load)?;
         Ok(self.machine.verify(id)?)
@@ -123,7 +124,7 @@ impl Core {
     pub(crate) fn abort(&mut self) -> Result<(), EngineError> {
         let id = self.open_id("abort")?;
         self.machine.abort(id)?;
-        self.promised.clear();
+        self.promise = Promise::default();
         self.each(|worker| worker.close(false))?;
         Ok(())
     }
@@ -152,7 +153,7 @@ impl Core {
     fn fail(&mut self, id: TransactionId, error: EngineError) -> EngineError {
         // The machine refuses only an abort of what is not open; then there is nothing to do.
         let _ = self.machine.abort(id);
-        self.promised.clear();
+        self.promise = Promise::default();
         if !self.is_ended() {
             let _ = self.each(|worker| worker.close(false));
         }
@@ -161,15 +162,6 @@ impl Core {
 }
 
 impl Worker {
-    fn admit_names(&mut self, names: &[String]) -> Result<(), Failure> {
-        match names.iter().find(|name| !self.catalogue.knows(name)) {
-            Some(name) => Err(Failure::Refused(format!(
-                "no layer of this model takes the promised tensor `{name}`; leave it out"
-            ))),
-            None => Ok(()),
-        }
-    }
-
     fn begin(&mut self, load: Load) -> Result<(), Failure> {
         self.load = Some(load);
         self.expect_post_load()
@@ -198,9 +190,10 @@ impl Worker {
     }
 
     /// Whether everything that the model needs, and everything that was promised, arrived.
-    fn check_complete(&mut self, promised: &[String]) -> Result<(), Failure> {
+    fn check_complete(&mut self, promise: &Promise) -> Result<(), Failure> {
         let load = self.load()?;
-        let missing = load.missing(self.catalogue.parts());
+        let preserved = self.catalogue.parts_of(&promise.preserved);
+        let missing = load.missing(self.catalogue.parts(), &preserved);
         if !missing.is_empty() {
             let listed = missing.iter().take(LISTED).map(|name| format!("`{name}`"));
             let listed = listed.collect::<Vec<_>>().join(", ");
@@ -211,7 +204,7 @@ impl Worker {
                 missing.len()
             )));
         }
-        let absent = promised.iter().find(|name| !load.received(name));
+        let absent = promise.delivered.iter().find(|name| !load.received(name));
         absent.map_or(Ok(()), |name| {
             Err(Failure::Refused(format!("`{name}` was promised and did not arrive; load again")))
         })

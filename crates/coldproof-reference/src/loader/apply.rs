@@ -69,9 +69,14 @@ impl Load {
         self.received.contains(name)
     }
 
-    /// Parts that nothing has filled.
-    pub(crate) fn missing<'a>(&self, parts: &'a [String]) -> Vec<&'a str> {
-        let unfilled = parts.iter().enumerate().filter(|(part, _)| !self.filled.contains_key(part));
+    /// Parts that nothing has filled and that are not to keep what they hold.
+    pub(crate) fn missing<'a>(
+        &self,
+        parts: &'a [String],
+        preserved: &BTreeSet<PartId>,
+    ) -> Vec<&'a str> {
+        let open = |part: &PartId| !self.filled.contains_key(part) && !preserved.contains(part);
+        let unfilled = parts.iter().enumerate().filter(|(part, _)| open(part));
         unfilled.map(|(_, name)| name.as_str()).collect()
     }
 

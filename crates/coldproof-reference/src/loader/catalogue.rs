@@ -1,6 +1,6 @@
 //! Which checkpoint tensors a model takes, and which part of which slot each one fills.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::Dtype;
@@ -218,6 +218,21 @@ impl Catalogue {
     pub(crate) fn repeat_of(&self, owner: &str) -> Option<&str> {
         let mut repeats = self.repeats.iter();
         repeats.find(|(_, repeated)| *repeated == owner).map(|(name, _)| name.as_str())
+    }
+
+    /// Parts that these names fill.
+    pub(crate) fn parts_of(&self, names: &[String]) -> BTreeSet<PartId> {
+        let own = names.iter().filter_map(|name| self.sources.get(name));
+        own.flat_map(|source| source.parts.iter().copied()).collect()
+    }
+
+    /// Parts of each slot.
+    pub(crate) fn units(&self) -> BTreeMap<SlotId, BTreeSet<PartId>> {
+        let mut units: BTreeMap<SlotId, BTreeSet<PartId>> = BTreeMap::new();
+        for source in self.sources.values() {
+            units.entry(source.slot).or_default().extend(&source.parts);
+        }
+        units
     }
 
     /// Names of the parts.

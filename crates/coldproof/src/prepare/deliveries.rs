@@ -1,11 +1,11 @@
 //! Checkpoints as lanes deliver them: what evidence keeps of each, and those beside A and B.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use camino::Utf8Path;
 use coldproof_checkpoint::arch::SpellingName;
 use coldproof_checkpoint::{
-    SentinelPlan, digest_checkpoint, digest_unsigned, respell, rules_in, with_alias,
+    SentinelPlan, digest_checkpoint, digest_unsigned, mix, respell, rules_in, with_alias,
 };
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::SourceRule;
@@ -34,6 +34,7 @@ pub(super) fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> D
         tensors,
         required,
         allowed_missing: tied.chain(allowed_missing.iter().cloned()).collect(),
+        preserved: Vec::new(),
     }
 }
 
@@ -100,6 +101,46 @@ pub(super) fn sentinels(
     });
     let deliveries = deliveries.collect::<Result<Vec<_>, Failure>>()?;
     Ok((Some(plan), deliveries))
+}
+
+/// Every other slot of B, all others of A, of which the sources of the former are sent. Nothing
+/// where the two spell their sources apart, or no lane wants it.
+///
+/// # Errors
+/// A or B cannot be read, or the two cannot be written.
+pub(super) fn partial(
+    settings: &ProveSettings,
+    loader: Loader,
+    (from, to): (&Read, &Read),
+    made: &Utf8Path,
+    headers: &mut Vec<CheckpointHeader>,
+) -> Result<Option<Delivery>, Failure> {
+    let wanted = settings.lanes.contains(&LaneName::Partial) && to.catalogue.is_some();
+    if !wanted || from.rules != to.rules {
+        return Ok(None);
+    }
+    let slots: BTreeSet<_> = to.rules.iter().map(|rule| &rule.slot).collect();
+    let sent: BTreeSet<_> = slots.into_iter().skip(1).step_by(2).collect();
+    let (new, old): (Vec<_>, Vec<_>) = to.rules.iter().partition(|rule| sent.contains(&rule.slot));
+    let names = |rules: Vec<&SourceRule>| rules.iter().map(|rule| rule.source.clone()).collect();
+    let (new, old): (Vec<String>, Vec<String>) = (names(new), names(old));
+    let ties = to.tied().iter().filter(|tied| new.contains(&tied.target));
+    let is_new = |name: &str| {
+        let owner = to.tied().iter().find(|tied| tied.source == name);
+        new.iter().any(|new| new == owner.map_or(name, |tied| &tied.target))
+    };
+    let folder = made.join("partial");
+    mix(&from.checkpoint, &to.checkpoint, is_new, &folder).map_err(failure)?;
+    let read = read(&folder, loader)?;
+    headers.push(header("M", None, &read, &to.rules, made)?);
+    let whole = deliver("M", &read, &[]);
+    Ok(Some(Delivery {
+        sent: whole.sent.into_iter().filter(|tensor| is_new(&tensor.name)).collect(),
+        allowed_missing: ties.map(|tied| tied.source.clone()).collect(),
+        required: new.clone(),
+        preserved: old,
+        ..whole
+    }))
 }
 
 /// B under every other spelling of its family.

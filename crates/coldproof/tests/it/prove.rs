@@ -110,6 +110,18 @@ fn four_ranks_share_two_kv_heads() {
 }
 
 #[test]
+fn some_slots_are_delivered_and_the_others_preserved() {
+    for (family, more) in [("llama", &[][..]), ("llama_tied", &["--tp", "2"]), ("mixtral", &[])] {
+        let ran = prove(family, &[&["--lane", "partial"], more].concat());
+        let verdict = ran.json();
+        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+        assert_eq!(verdict["required"], serde_json::json!([4]));
+        assert_eq!(verdict["categories"][3]["status"], "pass");
+        assert!(verdict["certificate"].is_object(), "{family}");
+    }
+}
+
+#[test]
 fn the_generation_is_the_content_not_the_topology() {
     let one = prove("qwen3", &["--tp", "1"]).json();
     let two = prove("qwen3", &["--tp", "2"]).json();
