@@ -1,16 +1,24 @@
-//! The folder of one run: an old verdict goes first, everything is written beside its name and
-//! renamed, the verdict last.
+//! The folder of one run: what an earlier run said goes first, its evidence when there is new. All
+//! files are written beside their names before one is renamed, the verdict last.
 
 use std::io::{BufWriter, Write};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use coldproof_contract::evidence::Record;
 
 use crate::error::Failure;
 
+/// The verdict, for programs.
+pub(crate) const VERDICT: &str = "verdict.json";
+/// The verdict, as test reports have it.
+pub(crate) const JUNIT: &str = "junit.xml";
+/// What the verdict was made of.
+pub(crate) const EVIDENCE: &str = "evidence.jsonl";
 /// What a run's folder may hold.
-const OURS: [&str; 3] = ["verdict.json", "junit.xml", "evidence.jsonl"];
+const OURS: [&str; 3] = [VERDICT, JUNIT, EVIDENCE];
 const PARTIAL: &str = ".partial";
+
+/// Writes the content of one file.
+pub(crate) type Content<'c> = &'c dyn Fn(&mut dyn Write) -> std::io::Result<()>;
 
 /// The folder of one run.
 #[derive(Clone, Debug)]
@@ -19,7 +27,8 @@ pub(crate) struct OutDir {
 }
 
 impl OutDir {
-    /// Takes a folder: makes it, or refuses one that holds anything else; removes an old verdict.
+    /// Takes a folder: makes it, or refuses one that holds anything else; removes what an earlier
+    /// run said, verdict and report. A run that ends early must not leave a pass of another run.
     ///
     /// # Errors
     /// It is not ours, or cannot be written.
@@ -38,48 +47,63 @@ impl OutDir {
                 ));
             }
         }
-        let verdict = folder.join("verdict.json");
-        match fs_err::remove_file(&verdict) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
-            _ => Ok(Self { folder: folder.to_owned() }),
+        for said in [VERDICT, JUNIT] {
+            match fs_err::remove_file(folder.join(said)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// Writes all files beside their names, then gives them their names in this order. Where one
+    /// cannot be written, none is replaced.
+    ///
+    /// # Errors
+    /// One cannot be written; the partial files are removed.
+    pub(crate) fn put(&self, files: &[(&str, Content<'_>)]) -> Result<(), Failure> {
+        let written = files.iter().try_for_each(|(name, content)| {
+            self.write(name, content).map_err(|error| self.failed(name, &error))
+        });
+        let put = written.and_then(|()| {
+            files.iter().try_for_each(|(name, _)| {
+                let renamed = fs_err::rename(self.partial(name), self.folder.join(name));
+                renamed.map_err(|error| self.failed(name, &error))
+            })
+        });
+        match put {
+            Ok(()) => fs_err::File::open(&self.folder)
+                .and_then(|folder| folder.sync_all())
+                .map_err(|error| Failure::output(self.folder.as_str(), &error)),
+            Err(failure) => {
+                // Nothing half-written stays; the error that matters is the first.
+                for (name, _) in files {
+                    let _ = fs_err::remove_file(self.partial(name));
+                }
+                Err(failure)
+            }
         }
     }
 
-    /// Writes the evidence.
-    ///
-    /// # Errors
-    /// It cannot be written; the partial file is removed.
-    pub(crate) fn evidence(&self, record: &Record) -> Result<(), Failure> {
-        self.write("evidence.jsonl", &mut |out| record.write(out))
+    fn partial(&self, name: &str) -> Utf8PathBuf {
+        self.folder.join(format!("{name}{PARTIAL}"))
     }
 
-    /// Writes a text file.
-    ///
-    /// # Errors
-    /// It cannot be written; the partial file is removed.
-    pub(crate) fn text(&self, name: &str, text: &str) -> Result<(), Failure> {
-        self.write(name, &mut |out| out.write_all(text.as_bytes()))
+    fn write(&self, name: &str, content: Content<'_>) -> std::io::Result<()> {
+        let mut out = BufWriter::new(fs_err::File::create(self.partial(name))?);
+        content(&mut out)?;
+        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
     }
 
-    fn write(
-        &self,
-        name: &str,
-        content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
-    ) -> Result<(), Failure> {
+    fn failed(&self, name: &str, error: &std::io::Error) -> Failure {
         let path = self.folder.join(name);
-        let partial = self.folder.join(format!("{name}{PARTIAL}"));
-        let result = (|| {
-            let mut out = BufWriter::new(fs_err::File::create(&partial)?);
-            content(&mut out)?;
-            let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            fs_err::rename(&partial, &path)?;
-            fs_err::File::open(&self.folder)?.sync_all()
-        })();
-        result.map_err(|error| {
-            // Nothing half-written stays; the error that matters is the first.
-            let _ = fs_err::remove_file(&partial);
-            Failure::output(path.as_str(), &error)
-        })
+        Failure {
+            hint: "free space or choose another folder; evidence of an earlier run is unchanged, \
+                   and `coldproof check` judges it again"
+                .to_owned(),
+            ..Failure::output(path.as_str(), error)
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::args::{CheckArgs, Format};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::known::{Known, today};
-use crate::out_dir::OutDir;
+use crate::out_dir::{JUNIT, OutDir, VERDICT};
 use crate::output;
 use crate::settings::requirements;
 
@@ -35,8 +35,11 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
         known.apply(&mut verdict, today());
     }
     if let Some(out) = out {
-        out.text("junit.xml", &output::junit(&verdict))?;
-        out.text("verdict.json", &output::json(&verdict))?;
+        let (report, document) = (output::junit(&verdict), output::json(&verdict));
+        out.put(&[
+            (JUNIT, &|file| file.write_all(report.as_bytes())),
+            (VERDICT, &|file| file.write_all(document.as_bytes())),
+        ])?;
     }
     output::print(&match args.format {
         Format::Text => output::verdict(&verdict),

@@ -10,7 +10,7 @@ use crate::engines::{self, OwnCommand};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::known::{Known, today};
-use crate::out_dir::OutDir;
+use crate::out_dir::{EVIDENCE, JUNIT, OutDir, VERDICT};
 use crate::output;
 use crate::prepare;
 use crate::progress::Spinner;
@@ -52,9 +52,12 @@ pub(super) fn run(args: &ProveArgs, own_command: OwnCommand) -> Result<Exit, Fai
 
 /// The evidence first, the verdict last: a verdict without its evidence never exists.
 fn write(out: &OutDir, record: &Record, verdict: &Verdict) -> Result<(), Failure> {
-    out.evidence(record)?;
-    out.text("junit.xml", &output::junit(verdict))?;
-    out.text("verdict.json", &output::json(verdict))
+    let (report, document) = (output::junit(verdict), output::json(verdict));
+    out.put(&[
+        (EVIDENCE, &|file| record.write(file)),
+        (JUNIT, &|file| file.write_all(report.as_bytes())),
+        (VERDICT, &|file| file.write_all(document.as_bytes())),
+    ])
 }
 
 /// What a cold engine refuses, no fault and no update had a part in: it is bad input.

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
 mod check;
+mod disk;
 mod faults;
 mod hostile;
+mod killed;
 mod known;
 mod prove;
 mod support;
