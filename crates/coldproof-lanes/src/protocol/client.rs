@@ -62,7 +62,8 @@ impl Spawned {
         let stdout = child.stdout.take().ok_or_else(|| died("it has no stdout".to_owned()))?;
         let (sender, answers) = channel();
         std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines() {
+            let mut stdout = BufReader::new(stdout);
+            while let Some(line) = whole_line(&mut stdout) {
                 if sender.send(line).is_err() {
                     break;
                 }
@@ -76,6 +77,16 @@ impl Spawned {
         // A process that is gone already is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The next line; none at the end. A line that the end cuts off was its sender's last act, and no
+/// answer.
+fn whole_line(from: &mut impl BufRead) -> Option<std::io::Result<String>> {
+    let mut line = String::new();
+    match from.read_line(&mut line) {
+        Ok(_) => line.ends_with('\n').then_some(Ok(line)),
+        Err(error) => Some(Err(error)),
     }
 }
 
@@ -332,5 +343,36 @@ impl Probe for ProcessEngine {
             Answer::ReadBacks { read_backs } => Ok(read_backs),
             other => Err(self.unexpected(&other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::documented;
+
+    /// An engine that answers its first request so, then reads on and is killed.
+    fn answering(answer: &str, then: &str) -> Reply<ProcessEngine> {
+        let mut command = Command::new("sh");
+        let script = format!("read line; printf '{answer}'; {then} kill -KILL $$");
+        command.args(["-c", &script]);
+        ProcessEngine::start(command, &documented::spec())
+    }
+
+    fn killed() -> EngineError {
+        let text = "its process ended (signal: 9 (SIGKILL))".to_owned();
+        EngineError::Died { text, kernel: None, address: None }
+    }
+
+    #[test]
+    fn an_engine_that_dies_within_an_answer_has_died() {
+        assert_eq!(answering(r#"{"answer":"do"#, "").unwrap_err(), killed());
+    }
+
+    #[test]
+    fn an_engine_that_dies_after_an_answer_gave_it() {
+        let mut engine = answering(r#"{"answer":"done"}\n"#, "read line;").unwrap();
+        assert_eq!(engine.pause().unwrap_err(), killed());
+        assert_eq!(engine.pause().unwrap_err(), killed(), "it stays dead");
     }
 }

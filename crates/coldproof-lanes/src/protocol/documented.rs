@@ -89,7 +89,7 @@ fn listed(name: &str) -> BTreeSet<String> {
     quoted(text).into_iter().collect()
 }
 
-fn spec() -> StartSpec {
+pub(super) fn spec() -> StartSpec {
     StartSpec {
         model: "model".into(),
         topology: Topology::SINGLE,
