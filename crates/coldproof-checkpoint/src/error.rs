@@ -276,10 +276,11 @@ impl CheckpointError {
         Self::tensor(file, &error.source_name, Fault::ShapeOverflow { shape: error.shape })
     }
 
-    /// What the fault is about: the tensor, else the file.
+    /// What the fault is about: the tensor, if it has a name, else the file.
     #[must_use]
     pub fn object(&self) -> &str {
-        self.tensor.as_deref().unwrap_or(self.file.as_str())
+        let tensor = self.tensor.as_deref().filter(|tensor| !tensor.is_empty());
+        tensor.unwrap_or(self.file.as_str())
     }
 
     /// The fault's name.

@@ -1,5 +1,6 @@
 //! Digests of tensors in memory on all cores, beside a bare read of the same bytes and SHA-256 on
-//! one thread, in one run.
+//! one thread, in one run. What is digested from a core's own cache shows what the arithmetic takes
+//! when memory costs nothing: by one thread, then by one a core.
 
 use std::hint::black_box;
 
@@ -12,6 +13,9 @@ use sha2::{Digest as _, Sha256};
 /// More than any cache holds.
 const BYTES: usize = 512 << 20;
 const TENSOR: usize = 8 << 20;
+/// What a core's own cache holds, and how often it is digested.
+const CACHED: usize = 256 << 10;
+const TIMES: usize = 256;
 /// SHA-256 takes its time.
 const HASHED: usize = 64 << 20;
 
@@ -37,6 +41,19 @@ fn digest(criterion: &mut Criterion) {
             black_box(&tensors).par_iter().map(whole).collect::<Result<Vec<_>, _>>()
         });
     });
+    let key = SourceKey::new("cached", Dtype::Bf16, &[CACHED as u64 / 2]).expect("a plain shape");
+    for threads in [1, rayon::current_num_threads()] {
+        group.throughput(Throughput::Bytes((threads * CACHED * TIMES) as u64));
+        group.bench_function(format!("digest-cached-{threads}-threads"), |bencher| {
+            bencher.iter(|| {
+                bytes[..threads * CACHED].par_chunks(CACHED).for_each(|own| {
+                    for _ in 0..TIMES {
+                        black_box(digest_whole(&key, black_box(own)).expect("its own length"));
+                    }
+                });
+            });
+        });
+    }
     group.throughput(Throughput::Bytes(HASHED as u64));
     group.bench_function("sha256-one-thread", |bencher| {
         bencher.iter(|| Sha256::digest(black_box(&bytes[..HASHED])));

@@ -24,6 +24,16 @@ struct Document<'a> {
     failure: &'a Failure,
 }
 
+/// Names come from files that anybody wrote: what would end the line or steer a terminal is spelled
+/// out.
+fn one_line(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let spelled = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(spelled).collect()
+}
+
 impl Failure {
     /// A failure with everything a user needs.
     #[must_use]
@@ -35,8 +45,8 @@ impl Failure {
     ) -> Self {
         Self {
             code: code.to_owned(),
-            object: object.into(),
-            message: message.into(),
+            object: one_line(object.into()),
+            message: one_line(message.into()),
             hint: hint.into(),
         }
     }

@@ -6,7 +6,10 @@ mod digests;
 mod fixtures;
 mod fuzz;
 mod hostile;
+#[path = "../../../coldproof-contract/tests/checks/support/mutate.rs"]
+mod mutate;
 mod perturbed;
+mod scale;
 mod sentinels;
 mod support;
 mod tied;

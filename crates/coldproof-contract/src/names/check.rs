@@ -8,6 +8,7 @@ use crate::evidence::{
     ArmView, CheckpointHeader, Difference, LaneName, ManifestFact, PhaseView, Seen, StepOutcome,
     StepView,
 };
+use crate::routing::SourceRule;
 use crate::verdict::{Case, Finding, FindingCode, Room, Site, symptom};
 use crate::words::{Rank, SlotKind, StepName};
 
@@ -235,6 +236,17 @@ fn spelling<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r 
     case.view.spelling(arm.phases.get(difference.phase_index)?)
 }
 
+/// Whether the elements of a source are in the slot all the same: of the slot's pieces that differ
+/// none is that which the source has under its usual name.
+fn is_there(case: &Case<'_, '_>, rule: &SourceRule, difference: &Difference<'_>) -> bool {
+    let same = |usual: &&SourceRule| usual.slot == rule.slot && usual.sharding == rule.sharding;
+    let usual = case.view.header.rules.iter().find(same);
+    let differs = |usual: &SourceRule| {
+        difference.pieces.iter().any(|differing| differing.piece.source == usual.source)
+    };
+    !difference.pieces.is_empty() && usual.is_some_and(|usual| !differs(usual))
+}
+
 /// The same content under other names left a slot as it was: the names were not resolved.
 fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     let view = case.view;
@@ -259,7 +271,7 @@ fn other_spelling(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         .rules
         .iter()
         .filter(|rule| rule.slot == *slot && !usual.contains(rule.source.as_str()));
-    for rule in renamed {
+    for rule in renamed.filter(|rule| !is_there(case, rule, difference)).collect::<Vec<_>>() {
         let step = view.arms[site.0].step_name(difference.read.step);
         let mut finding = Finding::new(FindingCode::SourceUnrouted, rule.source.clone(), rank)
             .expected(format!("resolved to `{slot}`"), format!("`{slot}` was not written"))

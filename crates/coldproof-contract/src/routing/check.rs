@@ -70,7 +70,13 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
                     case.cover(Room::Routing).undecided.insert(text);
                     continue;
                 };
-                let mismatch = Mismatch::of(&expected(slot, &shapes), &runs);
+                let Some(expected) = expected(slot, &shapes) else {
+                    let text =
+                        format!("`{name}` on rank {rank} has too many rows to be held apart");
+                    case.cover(Room::Routing).undecided.insert(text);
+                    continue;
+                };
+                let mismatch = Mismatch::of(&expected, &runs);
                 case.cover(Room::Routing).checks += mismatch.right;
                 if !mismatch.is_clean() {
                     wrong.entry(name).or_default().push((rank, mismatch));

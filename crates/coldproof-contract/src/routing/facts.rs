@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PlacedPiece, SlotPlacement};
 use crate::evidence::OriginsFact;
+use crate::words::Fragment;
 
 /// Consecutive elements of a slot that come from consecutive elements of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,17 +19,28 @@ pub(super) struct Run<'r> {
     pub element: u64,
 }
 
-/// The runs that a placement expects, in slot order.
+/// The runs that a placement expects, in slot order; nothing where there may be more than
+/// [`RUNS_MAX`].
+#[must_use]
 pub(super) fn expected<'p>(
     placement: &'p SlotPlacement,
     shape_of: &BTreeMap<&str, &[u64]>,
-) -> Vec<Run<'p>> {
+) -> Option<Vec<Run<'p>>> {
+    let rows = |fragment: &Fragment| match fragment.0.last() {
+        Some(inner) if !inner.is_empty() => fragment.volume() / inner.len(),
+        _ => 1,
+    };
+    let pieces = placement.pieces.iter().map(|placed| &placed.piece);
+    let most = pieces.map(|piece| rows(&piece.source_fragment) + rows(&piece.slot_fragment));
+    if most.fold(0, u64::saturating_add) > RUNS_MAX {
+        return None;
+    }
     let mut runs = Vec::new();
     for placed in &placement.pieces {
         piece_runs(placed, &placement.shape, shape_of, &mut runs);
     }
     runs.sort_unstable();
-    runs
+    Some(runs)
 }
 
 fn piece_runs<'p>(

@@ -134,6 +134,31 @@ fn another_spelling_that_is_swallowed_in_silence_is_unrouted() {
 }
 
 #[test]
+fn a_name_whose_elements_are_there_is_not_accused_with_its_neighbour() {
+    for (stale, name) in [(GATE, "mlp.w1.weight"), (UP, "mlp.w3.weight")] {
+        let mut run = correct();
+        let mut right = Vec::new();
+        run.phase("names", "A>B").map(|_, fact| {
+            if let Fact::ReadBack(read) = &fact
+                && read.slot.0 == GATE_UP
+            {
+                right.clone_from(&read.pieces);
+            }
+            Some(fact)
+        });
+        swallowed(&mut run);
+        run.phase("names-1", "A>B-alt").read(GATE_UP, |_, read| {
+            for (now, right) in read.pieces.iter_mut().zip(&right) {
+                if now.source != stale {
+                    *now = right.clone();
+                }
+            }
+        });
+        assert_eq!(run.found(), [one(Code::SourceUnrouted, name, &[0])]);
+    }
+}
+
+#[test]
 fn a_slot_that_is_wrong_under_its_usual_names_too_is_not_a_matter_of_names() {
     let mut run = correct();
     swallowed(&mut run);

@@ -4,18 +4,18 @@ use coldproof_contract::evidence::{Record, RecordError, SCHEMA};
 
 use crate::support::correct;
 
-fn written(record: &Record) -> Vec<String> {
+pub(crate) fn written(record: &Record) -> Vec<String> {
     let mut bytes = Vec::new();
     record.write(&mut bytes).unwrap();
     String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
 }
 
-fn read(lines: &[String]) -> Result<Record, RecordError> {
+pub(crate) fn read(lines: &[String]) -> Result<Record, RecordError> {
     Record::read(&mut lines.join("\n").as_bytes())
 }
 
 /// The lines with a seal that fits them.
-fn sealed(lines: &[String]) -> Vec<String> {
+pub(crate) fn sealed(lines: &[String]) -> Vec<String> {
     let mut hasher = blake3::Hasher::new();
     let body = &lines[..lines.len() - 1];
     for line in body {

@@ -18,7 +18,7 @@ pub(crate) struct Write {
 }
 
 /// What memory holds: one word a written element. Untouched elements and padding are zero.
-type Memory = BTreeMap<(u32, SlotName, Vec<u64>), u64>;
+pub(crate) type Memory = BTreeMap<(u32, SlotName, Vec<u64>), u64>;
 
 /// A word that stands for one element of one source; different for all that the tests use.
 fn word(source: &str, element: u64) -> u64 {

@@ -99,6 +99,18 @@ fn a_name_given_twice() {
 }
 
 #[test]
+fn a_name_that_would_break_the_line_or_steer_the_terminal_is_spelled_out() {
+    let copy = copy_of("llama/B");
+    let (mut header, data) = parts(copy.path());
+    let norm = header.remove("model.norm.weight").unwrap();
+    header.insert("two\nlines \u{1b}[31m".to_owned(), norm);
+    header["two\nlines \u{1b}[31m"]["dtype"] = json!("F7");
+    write(copy.path(), &Value::Object(header).to_string(), &data);
+    let document = refused(copy.path(), r"two\nlines \u{1b}[31m");
+    assert_eq!(document["object"], r"two\nlines \u{1b}[31m");
+}
+
+#[test]
 fn offsets_that_overlap_or_reach_beyond_the_data() {
     let copy = copy_of("llama/B");
     let (header, data) = parts(copy.path());

@@ -2,6 +2,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod model;
+pub(crate) mod mutate;
 
 use std::collections::{BTreeMap, BTreeSet};
 
