@@ -7,7 +7,8 @@ use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
 use coldproof_checkpoint::{Accounting, TensorRef};
 use coldproof_contract::evidence::{
     ApplicationFact, ArmHeader, CheckpointHeader, EngineHeader, Event, Fact, Header, LaneName,
-    ManifestFact, PhaseFact, Record, SCHEMA, Settings, StepFact, StepOutcome,
+    ManifestFact, PhaseFact, PostLoadFact, PostLoadStage, Record, SCHEMA, Settings, StepFact,
+    StepOutcome,
 };
 use coldproof_contract::lifecycle::{ApplicationIdentity, Ledger, ManifestDraft};
 use coldproof_contract::routing::{Placement, SourceRule};
@@ -22,6 +23,7 @@ pub(crate) struct Model {
     pub(crate) catalogue: Catalogue,
     pub(crate) tensors: Vec<TensorRef>,
     pub(crate) rules: Vec<SourceRule>,
+    layers: u64,
 }
 
 /// A llama of so many layers, nine sources each, and three more.
@@ -43,7 +45,7 @@ pub(crate) fn model(layers: u64) -> Model {
         dtype: rule.dtype,
         shape: rule.shape.clone(),
     });
-    Model { tensors: tensors.collect(), catalogue, rules }
+    Model { tensors: tensors.collect(), catalogue, rules, layers }
 }
 
 impl Model {
@@ -102,16 +104,20 @@ impl Model {
             .map(|(seq, (step, fact))| event(step, Rank::default(), seq, fact))
             .collect();
         for (rank, pieces) in topology.ranks().zip(promises) {
-            for (seq, piece) in (events.len() as u64..).zip(pieces) {
-                let fact = ApplicationFact {
+            let applied = pieces.iter().map(|piece| {
+                Fact::Application(ApplicationFact {
                     transaction: TransactionId(2),
                     source: piece.source.clone(),
                     source_fragment: piece.source_fragment.clone(),
                     slot: piece.slot.clone(),
                     slot_fragment: piece.slot_fragment.clone(),
-                };
-                events.push(event(2, rank, seq, Fact::Application(fact)));
-            }
+                })
+            });
+            let stages = |stage| (0..self.layers).map(move |layer| post_load(layer, stage));
+            let facts = stages(PostLoadStage::Expected).chain(applied);
+            let facts = facts.chain(stages(PostLoadStage::Processed));
+            let facts = facts.chain(stages(PostLoadStage::Finalised));
+            events.extend((4..).zip(facts).map(|(seq, fact)| event(2, rank, seq, fact)));
         }
         Record { header: self.header(arm), events }
     }
@@ -148,6 +154,16 @@ fn phase(name: &str, at: CheckpointLabel, from: Option<CheckpointLabel>) -> Phas
     PhaseFact { phase: name.to_owned(), at, from, refused: false }
 }
 
+fn post_load(layer: u64, stage: PostLoadStage) -> Fact {
+    let layer = format!("model.layers.{layer}");
+    Fact::PostLoad(PostLoadFact {
+        transaction: TransactionId(2),
+        layer,
+        stage,
+        prerequisites: vec![],
+    })
+}
+
 fn event(step: u32, rank: Rank, seq: u64, fact: Fact) -> Event {
     Event { arm: "names".to_owned(), step, rank, seq, t: None, fact }
 }
@@ -181,8 +197,9 @@ mod tests {
         assert_eq!(findings(&judge(&record)), []);
         // One piece of one rank that never came, among all of them.
         let mut gap = record;
-        let last = gap.events.pop().expect("an application");
-        let Fact::Application(application) = last.fact else { panic!("{last:?}") };
+        let applied = |event: &Event| matches!(event.fact, Fact::Application(_));
+        let last = gap.events.iter().rposition(applied).expect("an application");
+        let Fact::Application(application) = gap.events.remove(last).fact else { return };
         assert_eq!(findings(&judge(&gap)), [(application.source, vec![RANKS - 1])]);
         // And one name.
         let gone = model.tensors.remove(5_000);

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Account, account};
+use super::facts::{Account, AccountError, account};
 use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
 use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
+use crate::routing::Placement;
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
 use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
@@ -19,11 +20,7 @@ pub(crate) fn check_claims(case: &mut Case<'_, '_>) {
             if phase.failed_step().is_some() {
                 continue;
             }
-            // An engine that gives no account on a rank claims nothing there: its bytes decide.
-            let accounts: BTreeSet<Rank> = phase.applications.iter().map(|a| a.rank).collect();
-            for rank in accounts {
-                rank_account(case, (index, phase_index), arm, phase, rank);
-            }
+            accounts(case, (index, phase_index), arm, phase);
         }
     }
 }
@@ -52,28 +49,37 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     );
 }
 
-fn rank_account(
+/// An engine that gives no account on a rank claims nothing there: its bytes decide.
+fn accounts(
     case: &mut Case<'_, '_>,
     site: (usize, usize),
     arm: &ArmView<'_>,
     phase: &PhaseView<'_>,
-    rank: Rank,
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
-    let fact = manifest.fact;
-    if case.view.rules_of(phase).is_empty() {
+    let ranks: BTreeSet<Rank> = phase.applications.iter().map(|a| a.rank).collect();
+    let rules = case.view.rules_of(phase);
+    if ranks.is_empty() || rules.is_empty() {
         // Nobody says where sources belong: what they were applied to is held against no promise.
-        unfinished(case, site, phase, rank);
+        ranks.into_iter().for_each(|rank| unfinished(case, site, phase, rank));
         return;
     }
-    let optional = fact.allowed_missing.iter().filter(|source| fact.delivered.contains(source));
+    let fact = manifest.fact;
+    let delivered: BTreeSet<&String> = fact.delivered.iter().collect();
+    let optional = fact.allowed_missing.iter().filter(|source| delivered.contains(source));
     let promised: BTreeSet<&str> = fact.required.iter().chain(optional).map(|s| &**s).collect();
-    match account(case.view.rules_of(phase), arm, phase, rank, &promised) {
-        Ok(account) => report(case, site, rank, account),
-        Err(error) => {
-            let text =
-                format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
-            case.cover(Room::Lifecycle).undecided.insert(text);
+    let undecided = |case: &mut Case<'_, '_>, error: AccountError| {
+        let text = format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
+        case.cover(Room::Lifecycle).undecided.insert(text);
+    };
+    let placement = match Placement::of(rules, arm.header.topology) {
+        Ok(placement) => placement,
+        Err(error) => return undecided(case, error.into()),
+    };
+    for rank in ranks {
+        match account(&placement, phase, rank, &promised) {
+            Ok(account) => report(case, site, rank, account),
+            Err(error) => undecided(case, error),
         }
     }
 }

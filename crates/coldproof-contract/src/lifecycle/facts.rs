@@ -7,8 +7,8 @@ use super::{
     ApplicationIdentity, LayerPlan, Ledger, LedgerError, ManifestDraft, PostLoad, PostLoadError,
     PostLoadPlan, PostLoadPlanError,
 };
-use crate::evidence::{ArmView, PhaseView, PostLoadStage};
-use crate::routing::{Placement, SourceRule};
+use crate::evidence::{PhaseView, PostLoadStage};
+use crate::routing::Placement;
 use crate::verdict::{FindingEvent, symptom};
 use crate::words::{Rank, SlotName, TransactionId};
 
@@ -42,14 +42,12 @@ pub(super) enum AccountError {
 /// Replays the account of `rank`. `promised` is what the sealed manifest promised.
 /// Where an engine began again, its last transaction is the one that counts.
 pub(super) fn account(
-    rules: &[SourceRule],
-    arm: &ArmView<'_>,
+    placement: &Placement,
     phase: &PhaseView<'_>,
     rank: Rank,
     promised: &BTreeSet<&str>,
 ) -> Result<Account, AccountError> {
-    let placement = Placement::of(rules, arm.header.topology)?;
-    let mut draft = ManifestDraft::of(&placement, rank, |source| promised.contains(source));
+    let mut draft = ManifestDraft::of(placement, rank, |source| promised.contains(source));
     let slots: BTreeSet<SlotName> = draft.pieces.iter().map(|p| p.slot.clone()).collect();
     for ((_, owner), slot) in phase.slots.iter().filter(|((r, _), _)| *r == rank) {
         let own = slot.fact.aliases.iter().filter(|_| slots.contains(*owner));
@@ -151,8 +149,9 @@ fn plan(
     let expected = counts.filter(|p| p.fact.stage == PostLoadStage::Expected);
     let mut layers: BTreeMap<String, LayerPlan> = BTreeMap::new();
     for stage in expected {
-        let below = format!("{}.", stage.fact.layer);
-        let own = slots.iter().filter(|slot| slot.0.starts_with(&below));
+        // Sorted by name, the slots below a layer stand together.
+        let below = SlotName(format!("{}.", stage.fact.layer));
+        let own = slots.range(&below..).take_while(|slot| slot.0.starts_with(&below.0));
         layers.insert(
             stage.fact.layer.clone(),
             LayerPlan {
