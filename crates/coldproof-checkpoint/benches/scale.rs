@@ -7,7 +7,7 @@ use std::hint::black_box;
 use coldproof_contract::verdict::judge;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-#[path = "../tests/it/scale.rs"]
+#[path = "../tests/it/scale/model.rs"]
 mod model;
 
 use model::{findings, model};
