@@ -14,9 +14,10 @@ const NATIVE: [&str; 2] = ["crates/coldproof-python/", "crates/coldproof-device/
 const HOMES: [&str; 4] =
     [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/wo", "rk/")];
 /// Who may be linked to. Hosts of package registries are settings of a machine.
-const HOSTS: [&str; 9] = [
+const HOSTS: [&str; 10] = [
     "github.com",
     "www.apache.org",
+    "www.w3.org",
     "doc.rust-lang.org",
     "docs.rs",
     "nexte.st",

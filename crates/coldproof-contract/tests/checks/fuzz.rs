@@ -65,7 +65,9 @@ proptest! {
     }
 
     #[test]
-    fn one_changed_byte_is_refused(at in any::<usize>(), byte in any::<u8>(), cut in any::<bool>()) {
+    fn one_changed_byte_is_refused(
+        at in any::<usize>(), byte in any::<u8>(), cut in any::<bool>(),
+    ) {
         let mut bytes = WRITTEN[0].join("\n").into_bytes();
         let at = at % bytes.len();
         prop_assume!(bytes[at] != byte);

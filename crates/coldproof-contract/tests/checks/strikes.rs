@@ -64,6 +64,17 @@ fn unread(run: &mut Run, place: Place, slot: &str) {
         .drop(|at, fact| matches!(fact, Fact::ReadBack(read) if at == rank && read.slot.0 == slot));
 }
 
+/// On one rank, the slot is registered in another storage from the update on.
+fn rebind(run: &mut Run, place: Place, slot: &str) -> Rank {
+    let ((arm, phase, _), rank) = (place.update(), place.rank(run));
+    run.since(arm, phase).slot(slot, |at, slot| {
+        if let Some(print) = slot.fingerprint.as_mut().filter(|_| at == rank) {
+            (print.storage, print.address) = (StorageId(90), Address(0x1_4000));
+        }
+    });
+    rank
+}
+
 fn found(code: Code, object: &str, rank: Rank) -> Found {
     one(code, object, &[rank.tp])
 }
@@ -79,15 +90,8 @@ pub(crate) const STORAGE: &[Strike] = &[
         found(Code::AddressStale, slot, rank)
     }),
     Strike("rebound", |run, place| {
-        let (arm, phase, _) = place.update();
         let slot = place.of(&[GATE_UP, NORM, NORM_F32, ROPE, WORKSPACE]);
-        let rank = place.rank(run);
-        run.since(arm, phase).slot(slot, |at, slot| {
-            if let Some(print) = slot.fingerprint.as_mut().filter(|_| at == rank) {
-                (print.storage, print.address) = (StorageId(90), Address(0x1_4000));
-            }
-        });
-        found(Code::SlotRebound, slot, rank)
+        found(Code::SlotRebound, slot, rebind(run, place, slot))
     }),
     Strike("expired", |run, place| {
         let (arm, phase, _) = place.update();
@@ -128,7 +132,7 @@ pub(crate) const STORAGE: &[Strike] = &[
     }),
 ];
 
-/// On one rank, the slot holds what it held before the update, garbage, or nothing that can be read.
+/// On one rank, the slot holds what it held before the update, garbage, or nothing readable.
 fn wrong_bytes(run: &mut Run, place: Place, slot: &str) -> Rank {
     let (arm, phase, before) = place.update();
     let (rank, topology) = (place.rank(run), run.header.engine.topology);
@@ -284,14 +288,7 @@ pub(crate) const STATE: &[Strike] = &[
         found(Code::StateLost, HEAD, rank)
     }),
     Strike("alias in a storage of its own", |run, place| {
-        let (arm, phase, _) = place.update();
-        let rank = place.rank(run);
-        run.since(arm, phase).slot(HEAD, |at, slot| {
-            if let Some(print) = slot.fingerprint.as_mut().filter(|_| at == rank) {
-                (print.storage, print.address) = (StorageId(90), Address(0x1_4000));
-            }
-        });
-        found(Code::AliasSplit, HEAD, rank)
+        found(Code::AliasSplit, HEAD, rebind(run, place, HEAD))
     }),
     Strike("alias with bytes of its own", |run, place| {
         found(Code::AliasSplit, HEAD, wrong_bytes(run, Place { amount: 2, ..place }, HEAD))

@@ -1,4 +1,5 @@
-//! More than 100,000 histories of applications. Bytes decide which are legal; the ledger must agree.
+//! 100,000 legal histories of applications, and some with faults. Bytes decide which are legal; the
+//! ledger must agree.
 
 use std::sync::LazyLock;
 

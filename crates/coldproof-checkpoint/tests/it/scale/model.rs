@@ -1,5 +1,5 @@
-//! A model of any number of sources on 16 ranks, and what its names, its applications and the account
-//! of them are held against.
+//! A model of any number of sources on 16 ranks, and what its names, its applications and the
+//! account of them are held against.
 
 use std::collections::BTreeMap;
 
