@@ -8,8 +8,10 @@ use crate::container::{sync_directory, write_whole};
 use crate::error::CheckpointError;
 
 /// Copied where they exist.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 13] = [
     "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",

@@ -7,6 +7,7 @@ use coldproof_contract::words::StepName;
 use crate::census::capture;
 use crate::control;
 use crate::driver::{ArmResult, Driver};
+use crate::engine::GenerateRequest;
 use crate::inputs::Inputs;
 use crate::lane::{COLD, Lane};
 use crate::session::{Order, Slots, load, look, update};
@@ -30,7 +31,15 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) -> Slots {
         {
             driver.serve(&request, 0)?;
         }
-        driver.serve(&inputs.requests.cache(), 0)?;
+        for request in inputs.requests.cached(driver.can().images) {
+            // Apart from every cache: two images that share an entry must not share it here too.
+            let apart = GenerateRequest {
+                use_prefix_cache: request.use_prefix_cache && request.images.is_empty(),
+                use_encoder_cache: false,
+                ..request
+            };
+            driver.serve(&apart, 0)?;
+        }
         Ok(())
     });
     slots
@@ -49,7 +58,9 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
         let slots = look(driver, inputs, inputs.topology)?;
         driver.step(StepName::Pressure, |engine| engine.pressure())?;
         serve_all(inputs, driver)?;
-        control::run(driver, &slots, &inputs.requests.control(driver.can().replay()))?;
+        let can = driver.can();
+        let request = inputs.requests.control(can.replay(), can.images);
+        control::run(driver, &slots, &request)?;
         driver.step(StepName::Pressure, |engine| engine.release_pressure())?;
         update(driver, &b.label, a, None, Order::Reversed)?;
         look(driver, inputs, inputs.topology)?;
@@ -63,12 +74,16 @@ pub(crate) fn warm(lane: &mut Lane<'_, '_>) {
     });
 }
 
-/// The main request eagerly and by replay, each twice: the second shows the noise. Then batches,
-/// so that graphs of more than one row are replayed too.
+/// The main request eagerly and by replay, and the one with an image, each twice: the second shows
+/// the noise. Then batches, so that graphs of more than one row are replayed too.
 pub(crate) fn serve_all(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult<()> {
     for mode in driver.can().modes() {
         for repeat in 0..2 {
             driver.serve(&inputs.requests.main(*mode), repeat)?;
+        }
+        let seen = inputs.requests.seen(*mode).filter(|_| driver.can().images);
+        for (request, repeat) in seen.iter().flat_map(|request| [(request, 0), (request, 1)]) {
+            driver.serve(request, repeat)?;
         }
     }
     for batch in batches(driver.can().batch_max) {

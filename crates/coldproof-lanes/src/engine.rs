@@ -87,6 +87,18 @@ impl DecodeMode {
     }
 }
 
+/// An image of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The position of the first token that it takes the place of; the prompt has the model's image
+    /// token at each of its rows.
+    pub at: u32,
+    /// Channels, rows, columns.
+    pub shape: [u32; 3],
+    /// A byte each, in that order.
+    pub pixels: Vec<u8>,
+}
+
 /// A request on fixed tokens: the prompt is prefilled, `forced` is decoded one by one whatever the
 /// outputs say, then `greedy` tokens follow the largest logit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +118,12 @@ pub struct GenerateRequest {
     /// The name of the adapter that it is served with; none: the base model.
     #[serde(default)]
     pub adapter: Option<String>,
+    /// Images of the prompt, in order. Only an engine that takes images is given some.
+    #[serde(default)]
+    pub images: Vec<Image>,
+    /// Whether caches of prepared images and of the encoder's output may serve it.
+    #[serde(default)]
+    pub use_encoder_cache: bool,
 }
 
 /// The outputs of a request.
@@ -136,6 +154,9 @@ pub struct Capabilities {
     /// The most requests that it decodes together, one row each; 1 where it decodes them alone.
     #[serde(default = "one")]
     pub batch_max: u32,
+    /// Whether requests may have images.
+    #[serde(default)]
+    pub images: bool,
 }
 
 const fn one() -> u32 {
@@ -154,6 +175,7 @@ impl Capabilities {
             sleep: false,
             prefix_cache: false,
             batch_max: 1,
+            images: false,
         }
     }
 

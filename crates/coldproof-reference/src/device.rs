@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use coldproof_contract::evidence::{Fact, LaunchFact};
+use coldproof_contract::evidence::{Fact, LaunchFact, RequestStage};
 use coldproof_contract::words::{Address, StorageId};
 
 use crate::arena::{Allocation, Arena, ArenaConfig, ArenaError, Pattern, Region};
@@ -348,6 +348,11 @@ impl Device {
     /// Names the request that launches from now on belong to.
     pub fn set_request(&mut self, request: &str) {
         self.trace.set_request(request);
+    }
+
+    /// Names the stage of the request that launches from now on belong to.
+    pub const fn set_stage(&mut self, stage: Option<RequestStage>) {
+        self.trace.set_stage(stage);
     }
 
     /// The launch trace since the last call. A dead device still answers.

@@ -8,6 +8,7 @@ mod config;
 mod control;
 mod core;
 mod error;
+mod images;
 mod probe;
 mod promise;
 mod request;
@@ -24,8 +25,8 @@ pub use config::{EngineConfig, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;
+pub use request::{GenerateRequest, Image, Mode, Output};
 pub(crate) use promise::Promise;
-pub use request::{GenerateRequest, Mode, Output};
 
 pub(crate) use self::core::Core;
 
@@ -194,6 +195,12 @@ impl Engine {
     /// generation.
     pub fn resume(&mut self) -> Result<(), EngineError> {
         self.command(Core::resume)
+    }
+
+    /// Whether the model takes images.
+    #[must_use]
+    pub fn takes_images(&self) -> bool {
+        self.core.dims.vision.is_some()
     }
 
     /// The ranks that it was started with.

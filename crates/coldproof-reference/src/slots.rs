@@ -141,6 +141,20 @@ impl Slots {
         self.by_name.entry(name).or_insert(of);
     }
 
+    /// Puts every name behind a prefix.
+    pub(crate) fn nest(&mut self, prefix: &str) {
+        let nested = |name: &mut SlotName| name.0.insert_str(0, prefix);
+        for slot in &mut self.slots {
+            nested(&mut slot.spec.name);
+            slot.aliases.iter_mut().chain(&mut slot.spec.inputs).for_each(nested);
+            if let Packing::ColumnsPermuted { permutation } = &mut slot.spec.packing {
+                nested(permutation);
+            }
+        }
+        let names = std::mem::take(&mut self.by_name).into_iter();
+        self.by_name = names.map(|(name, id)| (SlotName(format!("{prefix}{name}")), id)).collect();
+    }
+
     /// Ids in order of declaration.
     pub(crate) fn ids(&self) -> impl Iterator<Item = SlotId> + use<> {
         (0..self.slots.len()).map(SlotId)

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use coldproof_contract::evidence::LaunchFact;
+use coldproof_contract::evidence::{LaunchFact, RequestStage};
 
-/// Launches since the last drain, added up by (request, graph, kernel).
+/// Launches since the last drain, added up by (request, stage, graph, kernel).
 #[derive(Debug, Default)]
 pub struct Trace {
     request: String,
+    stage: Option<RequestStage>,
     counts: BTreeMap<Key, Count>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     request: String,
+    stage: Option<RequestStage>,
     graph: Option<String>,
     kernel: &'static str,
 }
@@ -30,21 +32,28 @@ impl Trace {
         request.clone_into(&mut self.request);
     }
 
+    /// Names the stage of the request that the launches from now on belong to.
+    pub const fn set_stage(&mut self, stage: Option<RequestStage>) {
+        self.stage = stage;
+    }
+
     /// Counts one launch over `rows` rows, from a replay of `graph` or an eager one.
     pub fn record(&mut self, kernel: &'static str, graph: Option<&str>, rows: u64) {
         let request = self.request.clone();
-        let key = Key { request, graph: graph.map(str::to_owned), kernel };
+        let graph = graph.map(str::to_owned);
+        let key = Key { request, stage: self.stage, graph, kernel };
         let count = self.counts.entry(key).or_default();
         count.launches += 1;
         count.rows = count.rows.saturating_add(rows);
     }
 
-    /// The counts since the last call, sorted by request, graph and kernel.
+    /// The counts since the last call, sorted by request, stage, graph and kernel.
     pub fn drain(&mut self) -> Vec<LaunchFact> {
         let fact = |(key, count): (Key, Count)| LaunchFact {
             request: key.request,
             kernel: key.kernel.to_owned(),
             graph: key.graph,
+            stage: key.stage,
             launches: count.launches,
             rows: count.rows,
         };

@@ -10,7 +10,7 @@ use coldproof_contract::words::Topology;
 use coldproof_lanes::adapter_swap::AdapterPair;
 use coldproof_lanes::inputs::{Delivery, Inputs};
 use coldproof_lanes::payload::Payload;
-use coldproof_lanes::requests::Requests;
+use coldproof_lanes::requests::{ImageShape, Requests};
 
 use crate::error::Failure;
 use crate::interrupt;
@@ -87,6 +87,12 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         }
         Model::Known(_) | Model::Outline(_) => topology,
     };
+    if let Model::Known(config) = &to.model
+        && config.vision.is_some()
+        && image(&to.model).is_none()
+    {
+        notes.push("an image does not fit the model's positions: no request has one".to_owned());
+    }
     let adapters = settings.adapters.as_ref().map(|asked| adapters::pair(asked, &made));
     let adapters = adapters.transpose()?;
     progress.say("making checkpoints that differ in every element");
@@ -251,7 +257,23 @@ fn requests(to: &Read, embedded: bool) -> Requests {
         vocabulary: narrow(to.model.vocab_size()),
         positions_max: narrow(to.model.max_positions()),
         control: if embedded && elements.sum::<u64>() <= SMALL { 23 } else { 2 },
+        image: image(&to.model),
     }
+}
+
+/// What the images of a model are, where it takes some and a prompt has room for one.
+fn image(model: &Model) -> Option<ImageShape> {
+    let Model::Known(config) = model else { return None };
+    let vision = config.vision.as_ref()?;
+    let narrow = |value: u64| u32::try_from(value).ok();
+    let size = narrow(vision.image_size)?;
+    let rows = vision.image_tokens();
+    let fits = rows + u64::from(ImageShape::BESIDE) <= config.max_positions;
+    fits.then_some(ImageShape {
+        shape: [narrow(vision.channels)?, size, size],
+        rows: narrow(rows)?,
+        token: narrow(vision.image_token)?,
+    })
 }
 
 fn environment(model: &Model, embedded: bool) -> BTreeMap<String, String> {

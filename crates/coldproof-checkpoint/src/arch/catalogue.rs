@@ -3,7 +3,7 @@
 use coldproof_contract::routing::{SourceRule, Stage};
 use coldproof_contract::words::Dtype;
 
-use super::{ModelConfig, decoder};
+use super::{ModelConfig, decoder, llava};
 
 /// Sources that a checkpoint of one model must hold, in the order of the model: embedding, layers,
 /// final norm, head.
@@ -40,6 +40,22 @@ pub enum SpellingName {
     PerExpert,
     /// One source for all experts (transformers 5).
     Fused,
+    /// All parts of a model with a tower within one module (transformers 5, in memory).
+    Nested,
+    /// The tower with its inner module.
+    Inner,
+    /// Both.
+    NestedInner,
+}
+
+impl SpellingName {
+    /// Spellings that a checkpoint may be given in beside its own, with their names in evidence.
+    pub const OTHERS: [(Self, &str); 4] = [
+        (Self::Fused, "fused"),
+        (Self::PerExpert, "per-expert"),
+        (Self::Nested, "nested"),
+        (Self::Inner, "inner"),
+    ];
 }
 
 /// A name that shares a storage with another source.
@@ -72,6 +88,14 @@ impl Catalogue {
     /// The catalogue of a model.
     #[must_use]
     pub fn of(config: &ModelConfig) -> Self {
+        let text = Self::of_text(config);
+        match &config.vision {
+            None => text,
+            Some(vision) => llava::catalogue(config, vision, text),
+        }
+    }
+
+    fn of_text(config: &ModelConfig) -> Self {
         let ends = if config.tied { Stage::Ends } else { Stage::First };
         let mut groups = vec![Group::plain(decoder::embedding(config)).on(ends)];
         for layer in 0..config.layers {

@@ -10,7 +10,7 @@ use crate::error::{CheckpointError, Fault};
 use crate::json;
 
 use super::fields::Fields;
-use super::{ConfigError, Family, Rope, Swiglu, Window, gemma3};
+use super::{ConfigError, Family, Processor, Rope, Swiglu, Vision, Window, gemma3};
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
 /// divide where they must, and their products fit 64 bits.
@@ -52,6 +52,8 @@ pub struct ModelConfig {
     pub moe: Option<Moe>,
     /// The experts' gate, where it is clamped.
     pub swiglu: Option<Swiglu>,
+    /// The tower that images go through, in a family that has one.
+    pub vision: Option<Vision>,
 }
 
 /// What a dense gate goes through.
@@ -99,7 +101,8 @@ const ROTARY_BYTES_MAX: u128 = 1 << 30;
 const SOURCES_MAX: u128 = 1 << 20;
 
 impl ModelConfig {
-    /// Reads `config.json` in the directory of a checkpoint. Read after [`Checkpoint::open`], it is
+    /// Reads `config.json` in the directory of a checkpoint, and of a family that takes images the
+    /// processor's configuration beside it. Read after [`Checkpoint::open`], it is
     /// among the files of [`Checkpoint::verify_unchanged`].
     ///
     /// [`Checkpoint::open`]: crate::Checkpoint::open
@@ -110,7 +113,12 @@ impl ModelConfig {
     pub fn read(directory: &Utf8Path) -> Result<Self, CheckpointError> {
         let path = directory.join(CONFIG_NAME);
         let (text, _) = read_small(&path)?;
-        Self::parse(&text).map_err(|error| CheckpointError::file(&path, Fault::Config(error)))
+        let mut config = Self::parse(&text)
+            .map_err(|error| CheckpointError::file(&path, Fault::Config(error)))?;
+        if let Some(vision) = &mut config.vision {
+            vision.processor = Processor::beside(directory, vision.channels)?;
+        }
+        Ok(config)
     }
 
     /// Reads the text of a `config.json`.
@@ -119,8 +127,9 @@ impl ModelConfig {
     /// Malformed JSON, a missing or impossible field, or a feature that is not computed here.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
         let value = json::parse(text)?;
-        let fields = Fields::root(&value)?;
-        let family = Family::read(fields)?;
+        let root = Fields::root(&value)?;
+        let family = Family::read(root)?;
+        let fields = family.text(root)?;
         family.refuse(fields)?;
         fields.only("quantization_config", &[])?;
         let heads = fields.required_size("num_attention_heads")?;
@@ -130,7 +139,7 @@ impl ModelConfig {
         let head_dim = family.head_dim(fields, hidden_size, heads)?;
         let mut config = Self {
             family,
-            dtype: read_dtype(fields)?,
+            dtype: read_dtype(root).or_else(|error| read_dtype(fields).map_err(|_| error))?,
             vocab_size: fields.required_size("vocab_size")?,
             hidden_size,
             intermediate_size: fields.required_size("intermediate_size")?,
@@ -153,7 +162,11 @@ impl ModelConfig {
                 Family::GptOss => Some(Swiglu::read(fields)?),
                 _ => None,
             },
+            vision: None,
         };
+        if family == Family::Llava {
+            config.vision = Some(Vision::read(root, config.vocab_size)?);
+        }
         config.check_sizes()?;
         config.window = family.window(fields, config.layers)?;
         Ok(config)
@@ -233,7 +246,8 @@ impl ModelConfig {
             return size("num_experts_per_tok", moe.experts_per_token, reason);
         }
         let experts = self.moe.as_ref().map_or(0, |moe| u128::from(moe.experts));
-        let sources = u128::from(self.layers) * (18 + 3 * experts);
+        let tower = self.vision.as_ref().map_or(0, |vision| u128::from(vision.layers));
+        let sources = u128::from(self.layers) * (18 + 3 * experts) + tower * 16;
         if sources > SOURCES_MAX {
             let reason = format!("the model would have {sources} sources, above {SOURCES_MAX}");
             return size("num_hidden_layers", self.layers, reason);
@@ -244,7 +258,8 @@ impl ModelConfig {
         let attention = 4 * wide(self.heads) * wide(self.head_dim);
         let rows = attention + 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
         let largest = rows * wide(self.layers) + 2 * wide(self.vocab_size);
-        let parameters = largest * wide(self.hidden_size);
+        let tower = self.vision.as_ref().map_or(0, Vision::parameters);
+        let parameters = largest * wide(self.hidden_size) + tower;
         if parameters > PARAMETERS_MAX {
             let reason =
                 format!("the sizes together give {parameters} elements, above {PARAMETERS_MAX}");

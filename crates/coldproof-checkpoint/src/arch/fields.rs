@@ -152,6 +152,25 @@ impl<'a> Fields<'a> {
         self.positive(name)?.ok_or_else(|| self.missing(name))
     }
 
+    /// A whole number of either sign.
+    pub(super) fn integer(self, name: &str) -> Result<Option<i64>, ConfigError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let wrong = || self.wrong_kind(name, "a whole number", value);
+        value.as_i64().map(Some).ok_or_else(wrong)
+    }
+
+    /// A list of numbers, if it is there.
+    pub(super) fn numbers(self, name: &str) -> Result<Option<Vec<f64>>, ConfigError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let Value::Array(items) = value else {
+            return Err(self.wrong_kind(name, "a list", value));
+        };
+        let number = |item: &Value| {
+            item.as_f64().ok_or_else(|| self.wrong_kind(name, "a list of numbers", item))
+        };
+        items.iter().map(number).collect::<Result<_, _>>().map(Some)
+    }
+
     /// A list of small indices.
     pub(super) fn indices(self, name: &str) -> Result<Vec<u64>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
@@ -219,6 +238,9 @@ fn prefix(name: &str) -> &'static str {
     match name {
         "rope_parameters" => "rope_parameters.",
         "rope_scaling" => "rope_scaling.",
+        "text_config" => "text_config.",
+        "vision_config" => "vision_config.",
+        "image_processor" => "image_processor.",
         "full_attention" => "rope_parameters.full_attention.",
         "sliding_attention" => "rope_parameters.sliding_attention.",
         _ => "",

@@ -11,14 +11,17 @@ mod fields;
 mod gemma3;
 mod gpt_oss;
 mod llama;
+mod llava;
 mod mixtral;
 mod outline;
+mod processor;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod vision;
 mod window;
 
 use serde::{Deserialize, Serialize};
@@ -30,7 +33,9 @@ pub use config::{Activation, AttentionBias, ModelConfig, Moe};
 pub use error::ConfigError;
 pub use gpt_oss::Swiglu;
 pub use outline::Outline;
+pub use processor::Processor;
 pub use rope::{Rope, RopeScaling};
+pub use vision::{EncoderActivation, Vision};
 pub use window::Window;
 
 use fields::Fields;
@@ -45,6 +50,8 @@ pub enum Family {
     GptOss,
     /// Llama, with or without a tied head.
     Llama,
+    /// LLaVA: a llama behind a vision tower.
+    Llava,
     /// Mixtral: llama with experts.
     Mixtral,
     /// Qwen2, dense.
@@ -57,10 +64,11 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Gemma3Text,
         Self::GptOss,
         Self::Llama,
+        Self::Llava,
         Self::Mixtral,
         Self::Qwen2,
         Self::Qwen3,
@@ -74,6 +82,7 @@ impl Family {
             Self::Gemma3Text => "gemma3_text",
             Self::GptOss => "gpt_oss",
             Self::Llama => "llama",
+            Self::Llava => "llava",
             Self::Mixtral => "mixtral",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
@@ -81,9 +90,19 @@ impl Family {
         }
     }
 
+    /// The fields of the text part.
+    fn text(self, root: Fields<'_>) -> Result<Fields<'_>, ConfigError> {
+        if self != Self::Llava {
+            return Ok(root);
+        }
+        let text = root.object("text_config")?.ok_or_else(|| root.missing("text_config"))?;
+        llava::refuse(root, text)?;
+        Ok(text)
+    }
+
     fn moe(self, fields: Fields<'_>) -> Result<Option<Moe>, ConfigError> {
         match self {
-            Self::Gemma3Text | Self::Llama | Self::Qwen2 | Self::Qwen3 => Ok(None),
+            Self::Gemma3Text | Self::Llama | Self::Llava | Self::Qwen2 | Self::Qwen3 => Ok(None),
             Self::GptOss | Self::Mixtral => mixtral::moe(fields).map(Some),
             Self::Qwen3Moe => Moe::read(fields).map(Some),
         }
@@ -91,10 +110,10 @@ impl Family {
 
     /// Whether engines at large keep sources at the catalogue's slots, in its order and as they
     /// are; where they do not, what a cold load shows is the placement there. vLLM turns the
-    /// experts of gpt_oss, and on CPU it widens the biases of qwen2.
+    /// experts of gpt_oss, on CPU it widens the biases of qwen2, and of llava it leaves sources out.
     #[must_use]
     pub const fn placed_alike(self) -> bool {
-        !matches!(self, Self::GptOss | Self::Qwen2)
+        !matches!(self, Self::GptOss | Self::Llava | Self::Qwen2)
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
@@ -111,14 +130,16 @@ impl Family {
 
     fn kv_heads(self, fields: Fields<'_>, heads: u64) -> Result<u64, ConfigError> {
         match self {
-            Self::Llama => llama::kv_heads(fields, heads),
+            Self::Llama | Self::Llava => llama::kv_heads(fields, heads),
             _ => fields.required_size("num_key_value_heads"),
         }
     }
 
     fn head_dim(self, fields: Fields<'_>, hidden: u64, heads: u64) -> Result<u64, ConfigError> {
         match self {
-            Self::Llama | Self::Mixtral | Self::Qwen2 => llama::head_dim(fields, hidden, heads),
+            Self::Llama | Self::Llava | Self::Mixtral | Self::Qwen2 => {
+                llama::head_dim(fields, hidden, heads)
+            }
             // The families' default changed between versions of transformers: none is assumed.
             Self::Gemma3Text | Self::GptOss | Self::Qwen3 | Self::Qwen3Moe => {
                 fields.required_size("head_dim")
@@ -162,7 +183,7 @@ impl Family {
         match self {
             Self::Gemma3Text => gemma3::layer(config, layer),
             Self::GptOss => gpt_oss::layer(config, layer),
-            Self::Llama => llama::layer(config, layer),
+            Self::Llama | Self::Llava => llama::layer(config, layer),
             Self::Mixtral => mixtral::layer(config, layer),
             Self::Qwen2 => qwen2::layer(config, layer),
             Self::Qwen3 => qwen3::layer(config, layer),

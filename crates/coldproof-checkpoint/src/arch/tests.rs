@@ -87,7 +87,7 @@ fn what_is_not_computed_is_refused_by_name() {
         (
             json!({"model_type": "gpt2"}),
             "the field `model_type` is `gpt2`, which is not supported (supported: \
-             `gemma3_text`, `gpt_oss`, `llama`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
+             `gemma3_text`, `gpt_oss`, `llama`, `llava`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
         ),
         (
             json!({"rope_parameters": longrope}),

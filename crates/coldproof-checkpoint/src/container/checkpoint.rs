@@ -19,6 +19,8 @@ pub(super) const SINGLE_NAME: &str = "model.safetensors";
 pub(crate) const ADAPTER_NAME: &str = "adapter_model.safetensors";
 /// File name of the model's configuration.
 pub(crate) const CONFIG_NAME: &str = "config.json";
+/// File names of what says how images are prepared, the usual one first.
+pub(crate) const PROCESSOR_NAMES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
 /// A checkpoint whose headers were read and found sound. Its data was not read.
 #[derive(Clone, Debug)]
@@ -27,8 +29,8 @@ pub struct Checkpoint {
     /// By file name.
     files: BTreeMap<String, FileIdentity>,
     index: Option<FileIdentity>,
-    /// The configuration beside the weights, which says what they mean.
-    config: Option<FileIdentity>,
+    /// The configurations beside the weights, which say what they mean.
+    config: Vec<(&'static str, FileIdentity)>,
     tensors: BTreeMap<String, TensorRef>,
 }
 
@@ -41,8 +43,10 @@ impl Checkpoint {
     pub fn open(directory: &Utf8Path) -> Result<Self, CheckpointError> {
         let present = list(directory)?;
         // Its content is not read here: a checkpoint without one, or with another, opens.
-        let config = std::fs::metadata(directory.join(CONFIG_NAME)).ok();
-        let config = config.map(|metadata| FileIdentity::of(&metadata));
+        let names = [CONFIG_NAME].into_iter().chain(PROCESSOR_NAMES);
+        let there = |name| Some((name, std::fs::metadata(directory.join(name)).ok()?));
+        let config = names.filter_map(there);
+        let config = config.map(|(name, metadata)| (name, FileIdentity::of(&metadata))).collect();
         let index_path = directory.join(INDEX_NAME);
         let indexed = present.contains(INDEX_NAME);
         let weights: BTreeSet<&str> = present
@@ -86,7 +90,13 @@ impl Checkpoint {
         let (identity, entries) = read_header(&directory.join(ADAPTER_NAME))?;
         let tensors = entries.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let files = BTreeMap::from([(ADAPTER_NAME.to_owned(), identity)]);
-        Ok(Self { directory: directory.to_owned(), files, index: None, config: None, tensors })
+        Ok(Self {
+            directory: directory.to_owned(),
+            files,
+            index: None,
+            config: Vec::new(),
+            tensors,
+        })
     }
 
     /// The directory.
@@ -127,7 +137,7 @@ impl Checkpoint {
         tensors
     }
 
-    /// Whether the files, and the `config.json` that lay beside them, are still those that were
+    /// Whether the files, and the configurations that lay beside them, are still those that were
     /// there when it was opened (device, inode, length, times of modification and of change). To be
     /// asked after the last read: bytes of a changed file prove nothing. A hard link made meanwhile
     /// counts as a change.
@@ -137,7 +147,7 @@ impl Checkpoint {
     pub fn verify_unchanged(&self) -> Result<(), CheckpointError> {
         let index = self.index.iter().map(|identity| (INDEX_NAME, identity));
         let shards = self.files.iter().map(|(name, identity)| (name.as_str(), identity));
-        let config = self.config.iter().map(|identity| (CONFIG_NAME, identity));
+        let config = self.config.iter().map(|(name, identity)| (*name, identity));
         for (name, identity) in config.chain(index).chain(shards) {
             identity.verify(&self.directory.join(name))?;
         }

@@ -18,6 +18,7 @@ pub(crate) fn all_fixtures() -> Vec<(&'static str, Utf8PathBuf)> {
         "gpt_oss",
         "llama",
         "llama_tied",
+        "llava",
         "mixtral",
         "qwen2",
         "qwen3",

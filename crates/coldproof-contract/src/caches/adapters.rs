@@ -65,9 +65,10 @@ fn request_check(
     let Some(adapter) = first.fact.adapter.as_deref() else { return 0 };
     let cold = case.view.against(arm).and_then(|cold| answer(cold.phases.iter(), request, mode));
     // Where the base model's entries served it, the first answer was computed in part.
-    let alone = rows(before, first.step);
-    let full = alone.max(cold.map_or(0, |(phase, seen)| rows(phase, seen.step)));
-    let again = before.logits.get(&(request, mode, 1)).map_or(0, |seen| rows(before, seen.step));
+    let alone = rows(before, first.step, None);
+    let full = alone.max(cold.map_or(0, |(phase, seen)| rows(phase, seen.step, None)));
+    let again =
+        before.logits.get(&(request, mode, 1)).map_or(0, |seen| rows(before, seen.step, None));
     let hit = if again == 0 { 0 } else { full.saturating_sub(again) };
     if hit == 0 {
         undecided(case, format!("request `{request}` hit no cache with the first `{adapter}`"));
@@ -94,7 +95,7 @@ fn request_check(
             undecided(case, format!("`{adapter}` had the same content before and after"));
             continue;
         }
-        let now = rows(phase, seen.step);
+        let now = rows(phase, seen.step, None);
         let told = |wanted: Answer<'_, '_>| same(first, seen) && !same(wanted, seen);
         if 0 < now && now < full {
             let what = format!("computed with content {old}, and the name has {new}");

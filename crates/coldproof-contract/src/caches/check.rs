@@ -4,38 +4,75 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CacheChoice, CacheError, CacheInventory, CacheSighting, adapters};
-use crate::evidence::{ArmView, CacheFact, LaneName, PhaseView};
+use crate::evidence::{
+    ArmView, CacheFact, LaneName, LogitsFact, Observed, PhaseView, RequestStage, Seen,
+};
 use crate::verdict::{Case, Finding, FindingCode, Room};
 use crate::words::StepName;
 
-/// The object of a finding about KV blocks kept by prefix.
-const PREFIX_KV: &str = "prefix-kv";
+/// What a request goes through, with the cache that may serve it.
+const CACHES: [(Option<RequestStage>, &str); 3] = [
+    (None, "prefix-kv"),
+    (Some(RequestStage::Encoder), "encoder"),
+    (Some(RequestStage::Processor), PROCESSOR),
+];
+/// The one that reads no weight.
+const PROCESSOR: &str = "processor";
+
+/// What an update does to a cache. What weights did not make may be kept.
+fn choice(cache: &str) -> CacheChoice {
+    if cache == PROCESSOR { CacheChoice::KeepOld } else { CacheChoice::Acknowledge }
+}
 
 /// Judges category 7.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
-    let mut hits = 0;
+    let mut hits = [0; CACHES.len()];
     for (index, arm) in view.arms.iter().enumerate() {
         if arm.header.lane != LaneName::Caches || arm.header.against.is_none() {
             continue;
         }
         case.cover(Room::Caches).covered = true;
-        hits += arm_check(case, index, arm);
+        if arm.phases.len() < 2 {
+            let text = format!("arm `{}` ended before its update", arm.header.arm);
+            case.cover(Room::Caches).undecided.insert(text);
+        }
+        for (total, (stage, cache)) in hits.iter_mut().zip(CACHES) {
+            *total += arm_check(case, index, arm, (stage, cache));
+        }
         for phase_index in 1..arm.phases.len() {
             acknowledged(case, (index, phase_index), &arm.phases[phase_index]);
+            versions(case, (index, phase_index), arm);
         }
     }
     if case.coverage.contains_key(&Room::Caches) {
-        let text = "cached rows served on the old generation; after the update every row was \
-                    computed again";
-        case.cover(Room::Caches).proven = format!("{hits} {text}");
+        case.cover(Room::Caches).proven = proven(hits);
     }
     adapters::check(case);
 }
 
-/// Rows that the launch trace computed for the request whose logits stand in this step.
-pub(super) fn rows(phase: &PhaseView<'_>, step: u32) -> u64 {
-    phase.launches.iter().filter(|launch| launch.step == step).map(|l| l.fact.rows).sum()
+fn proven([model, encoder, processor]: [u64; CACHES.len()]) -> String {
+    let mut text = format!(
+        "{model} cached rows served on the old generation; after the update every row was \
+         computed again"
+    );
+    if encoder > 0 {
+        text += &format!("; so were {encoder} rows that the encoder's cache had served");
+    }
+    if processor > 0 {
+        text += &format!(
+            "; {processor} rows were served from the processor's cache, which reads no weight and \
+             is kept"
+        );
+    }
+    text
+}
+
+/// Rows that the launch trace computed in one stage for the request whose logits stand in this
+/// step.
+pub(super) fn rows(phase: &PhaseView<'_>, step: u32, stage: Option<RequestStage>) -> u64 {
+    let own = phase.launches.iter().filter(|launch| launch.step == step);
+    own.filter(|launch| launch.fact.stage == stage).map(|launch| launch.fact.rows).sum()
 }
 
 /// What was not done to the caches in this update.
@@ -44,74 +81,130 @@ fn kept(phase: &PhaseView<'_>) -> &'static str {
     if told { "" } else { ", in which the caches were not told to empty" }
 }
 
-/// Rows computed for each repeat of each request: (request, mode, first, second).
-fn repeats<'p>(phase: &'p PhaseView<'_>) -> Vec<(&'p str, &'p str, u64, Option<u64>)> {
+/// The first answer to a request in a phase, and the step of the second.
+type Asked<'p, 'r> = (&'p Observed<Seen<'r, LogitsFact>>, Option<u32>);
+
+fn asked<'p, 'r>(phase: &'p PhaseView<'r>) -> Vec<Asked<'p, 'r>> {
     let first = phase.logits.iter().filter(|((_, _, repeat), _)| *repeat == 0);
     first
         .map(|((request, mode, _), seen)| {
-            let again = phase.logits.get(&(*request, *mode, 1));
-            (*request, *mode, rows(phase, seen.step), again.map(|again| rows(phase, again.step)))
+            (seen, phase.logits.get(&(*request, *mode, 1)).map(|again| again.step))
         })
         .collect()
 }
 
-fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
+/// Rows of a stage that the second answer did not compute.
+fn saved(phase: &PhaseView<'_>, (first, again): Asked<'_, '_>, stage: Option<RequestStage>) -> u64 {
+    let Some(again) = again else { return 0 };
+    let model = |step| rows(phase, step, None);
+    let recorded = match stage {
+        // A launch trace without a row was not recorded: even a whole hit computes its last row.
+        None => model(again) > 0,
+        // Where the model computed fewer rows, its own cache may have spared the stage.
+        Some(_) => model(again) > 0 && model(again) == model(first.step),
+    };
+    let full = rows(phase, first.step, stage);
+    if recorded { full.saturating_sub(rows(phase, again, stage)) } else { 0 }
+}
+
+/// One cache in every phase of an arm; the rows that it served in the first.
+fn arm_check(
+    case: &mut Case<'_, '_>,
+    index: usize,
+    arm: &ArmView<'_>,
+    (stage, cache): (Option<RequestStage>, &str),
+) -> u64 {
     let Some(before) = arm.phases.first() else { return 0 };
-    if arm.phases.len() < 2 {
-        let text = format!("arm `{}` ended before its update", arm.header.arm);
+    let through =
+        |(first, _): &Asked<'_, '_>| stage.is_none() || rows(before, first.step, stage) > 0;
+    let asked: Vec<Asked<'_, '_>> = asked(before).into_iter().filter(through).collect();
+    let (hit, missed): (Vec<_>, Vec<_>) =
+        asked.into_iter().partition(|asked| saved(before, *asked, stage) > 0);
+    if hit.is_empty() {
+        let what = stage.map_or(String::new(), |_| format!(" `{cache}`"));
+        case.cover(Room::Caches).undecided.extend(missed.iter().map(|(first, _)| {
+            format!("request `{}` hit no cache{what} on the old generation", first.fact.request)
+        }));
+        return 0;
+    }
+    if stage.is_some() && !before.caches.iter().any(|seen| seen.fact.cache == cache) {
+        let text = format!("the engine does not say that it has a cache `{cache}`, and it was hit");
         case.cover(Room::Caches).undecided.insert(text);
     }
-    let mut hits = 0;
-    for (request, mode, full, again) in repeats(before) {
-        // A launch trace without a row was not recorded: even a whole hit computes its last row.
-        let hit = again.filter(|again| *again > 0).map_or(0, |again| full.saturating_sub(again));
-        if hit == 0 {
-            let text = format!("request `{request}` hit no cache on the old generation");
-            case.cover(Room::Caches).undecided.insert(text);
-            continue;
-        }
-        hits += hit;
-        for (phase_index, phase) in arm.phases.iter().enumerate().skip(1) {
-            let Some(seen) = phase.logits.get(&(request, mode, 0)) else {
-                let text = format!("request `{request}` was not repeated after the update");
-                case.cover(Room::Caches).undecided.insert(text);
-                continue;
-            };
-            let now = rows(phase, seen.step);
-            if now >= full {
-                case.cover(Room::Caches).checks += 1;
-                continue;
+    for asked in &hit {
+        for phase in 1..arm.phases.len() {
+            if choice(cache) == CacheChoice::Acknowledge {
+                after(case, (index, phase), arm, *asked, (stage, cache));
             }
-            if now == 0 {
-                let text = format!("no launch of request `{request}` was seen after the update");
-                case.cover(Room::Caches).undecided.insert(text);
-                continue;
-            }
-            let finding = Finding::new(FindingCode::CacheStale, PREFIX_KV, 0)
-                .expected(format!("{full} rows computed"), format!("{now} rows computed"))
-                .why(format!(
-                    "request `{request}` took {} rows from entries of the generation before \
-                     `{}`{}",
-                    full - now,
-                    phase.phase,
-                    kept(phase)
-                ))
-                .event(
-                    "hit",
-                    "serve",
-                    0,
-                    format!("{hit} rows served from the cache on the old generation"),
-                )
-                .event(
-                    "read",
-                    phase.step_name(seen.step),
-                    seen.seq,
-                    format!("{} rows not computed after the update", full - now),
-                );
-            case.raise(finding, (index, phase_index), &[]);
         }
     }
-    hits
+    hit.into_iter().map(|asked| saved(before, asked, stage)).sum()
+}
+
+/// A request that hit a cache on the old generation, after an update.
+fn after(
+    case: &mut Case<'_, '_>,
+    site: (usize, usize),
+    arm: &ArmView<'_>,
+    asked: Asked<'_, '_>,
+    (stage, cache): (Option<RequestStage>, &str),
+) {
+    let (before, phase) = (&arm.phases[0], &arm.phases[site.1]);
+    let first = asked.0;
+    let (request, mode) = (first.fact.request.as_str(), first.fact.mode.as_str());
+    let full = rows(before, first.step, stage);
+    let Some(seen) = phase.logits.get(&(request, mode, 0)) else {
+        let text = format!("request `{request}` was not repeated after the update");
+        case.cover(Room::Caches).undecided.insert(text);
+        return;
+    };
+    let now = rows(phase, seen.step, stage);
+    if now >= full {
+        case.cover(Room::Caches).checks += 1;
+        return;
+    }
+    if rows(phase, seen.step, None) == 0 {
+        let text = format!("no launch of request `{request}` was seen after the update");
+        case.cover(Room::Caches).undecided.insert(text);
+        return;
+    }
+    let hit = saved(before, asked, stage);
+    let finding = Finding::new(FindingCode::CacheStale, cache, 0)
+        .expected(format!("{full} rows computed"), format!("{now} rows computed"))
+        .why(format!(
+            "request `{request}` took {} rows from entries of the generation before `{}`{}",
+            full - now,
+            phase.phase,
+            kept(phase)
+        ))
+        .event("hit", "serve", 0, format!("{hit} rows served from the cache on the old generation"))
+        .event(
+            "read",
+            phase.step_name(seen.step),
+            seen.seq,
+            format!("{} rows not computed after the update", full - now),
+        );
+    case.raise(finding, site, &[]);
+}
+
+/// A cache that is kept over an update stands for what it says it depends on, which an update of
+/// weights leaves as it is.
+fn versions(case: &mut Case<'_, '_>, site: (usize, usize), arm: &ArmView<'_>) {
+    let (before, phase) = (&arm.phases[0], &arm.phases[site.1]);
+    for seen in phase.caches.iter().filter(|seen| choice(&seen.fact.cache) == CacheChoice::KeepOld)
+    {
+        let same = |old: &&CacheFact| old.cache == seen.fact.cache;
+        let Some(old) = before.caches.iter().map(|seen| seen.fact).find(same) else { continue };
+        if old.version == seen.fact.version || seen.fact.entries == 0 {
+            continue;
+        }
+        let text = |fact: &CacheFact| fact.version.clone().unwrap_or_else(|| "none".to_owned());
+        let rank = case.rank_index(site.0, seen.rank);
+        let finding = Finding::new(FindingCode::CacheStale, seen.fact.cache.as_str(), rank)
+            .expected(format!("version {}", text(old)), format!("version {}", text(seen.fact)))
+            .why("the engine itself says that what its entries were made with is another now");
+        case.raise(finding, site, &[]);
+    }
 }
 
 /// What the engine says of its caches after an update: each acknowledges the generation that the
@@ -127,7 +220,7 @@ fn acknowledged(case: &mut Case<'_, '_>, site: (usize, usize), phase: &PhaseView
                 (cache.clone(), CacheSighting { generation: *generation, entries: *entries })
             })
             .collect();
-        let choices = seen.keys().map(|cache| (cache.clone(), CacheChoice::Acknowledge)).collect();
+        let choices = seen.keys().map(|cache| (cache.clone(), choice(cache))).collect();
         for error in CacheInventory::new(choices).check(served, &seen) {
             let CacheError::Unacknowledged { cache, .. } = &error else { continue };
             let finding = Finding::new(

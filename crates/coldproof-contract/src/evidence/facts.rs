@@ -193,6 +193,16 @@ pub struct NodeFact {
     pub args: Vec<ArgFact>,
 }
 
+/// What is computed for a request before the model, each kept in a cache of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestStage {
+    /// An image's pixels as the encoder takes them: no weight is read.
+    Processor,
+    /// An image's embeddings as the model takes them.
+    Encoder,
+}
+
 /// Kernels that ran within one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchFact {
@@ -203,6 +213,9 @@ pub struct LaunchFact {
     /// The graph that was replayed, or nothing where it was launched eagerly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<String>,
+    /// The stage of the request; absent where it is the model itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<RequestStage>,
     /// How often.
     pub launches: u64,
     /// Rows (tokens) over all launches.
@@ -273,6 +286,10 @@ pub struct CacheFact {
     pub entries: u64,
     /// Hits since the last statement.
     pub hits: u64,
+    /// What its entries depend on beside weights, such as a digest of the processor's
+    /// configuration; absent where that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 /// The lane loads an adapter under a name, in the place of the one that has the name.

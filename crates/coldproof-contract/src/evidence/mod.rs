@@ -17,7 +17,7 @@ pub use facts::{
     AdapterFact, AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact,
     FreeFact, LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact,
     PhaseFact, PieceContent, PostLoadFact, PostLoadStage, ReadBackFact, ReceiptFact, RegionFact,
-    ReorderedFact, SlotFact, SourceReadBackFact, StateFact, StepFact, StepOutcome,
+    ReorderedFact, RequestStage, SlotFact, SourceReadBackFact, StateFact, StepFact, StepOutcome,
     UncontrolledFact,
 };
 pub use header::{

@@ -83,6 +83,14 @@ pub enum Sharding {
     FusedExpertsInputs,
     /// A fused source `[experts, ..]` of which every tensor-parallel rank holds its experts whole.
     FusedExperts,
+    /// As `cut` where the ranks divide these heads, else all of it on every rank: an encoder that
+    /// cannot be cut is run whole by each.
+    Encoder {
+        /// Heads of the encoder.
+        heads: u64,
+        /// How it is cut.
+        cut: Box<Sharding>,
+    },
 }
 
 /// Where the catalogue expects a source.
@@ -277,10 +285,19 @@ impl Cut<'_> {
     }
 
     fn place(&self) -> Placed {
-        match self.rule.sharding {
+        self.place_as(&self.rule.sharding)
+    }
+
+    fn place_as(&self, sharding: &Sharding) -> Placed {
+        match *sharding {
             Sharding::Replicated => self.replicated(),
             Sharding::Column => self.along(0),
             Sharding::Row => self.along(self.last_axis()?),
+            Sharding::Encoder { heads, ref cut } => {
+                let divides = heads.is_multiple_of(self.parts);
+                let (parts, part) = if divides { (self.parts, self.part) } else { (1, 0) };
+                Cut { parts, part, ..*self }.place_as(cut)
+            }
             Sharding::Vocabulary { multiple } => self.vocabulary(multiple),
             Sharding::Heads { role, heads, kv_heads, head_dim } => {
                 self.heads(role, heads, kv_heads, head_dim)

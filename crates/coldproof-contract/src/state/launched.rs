@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::evidence::{ArmView, PhaseView};
+use crate::evidence::{ArmView, PhaseView, RequestStage};
 use crate::verdict::{Case, Finding, FindingCode, Site, symptom};
 
 /// Every graph that was replayed before the update.
@@ -17,8 +17,9 @@ struct Ran<'r> {
     seq: u64,
 }
 
-/// Requests of a phase by (name, mode, batch).
-type Requests<'r> = BTreeMap<(&'r str, &'r str, Option<u32>), Ran<'r>>;
+/// Requests of a phase by (name, mode, batch), stage by stage: one that a cache spares launches
+/// nothing.
+type Requests<'r> = BTreeMap<(&'r str, &'r str, Option<u32>, Option<RequestStage>), Ran<'r>>;
 
 fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
     let alone = phase.logits.iter().filter(|((_, _, repeat), _)| *repeat == 0);
@@ -27,9 +28,10 @@ fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
     let batched = batched.map(|((request, mode, of), seen)| ((*request, *mode, Some(*of)), seen));
     let mut requests = Requests::new();
     for (key, seen) in alone.chain(batched) {
-        let ran = requests.entry(key).or_default();
-        ran.seq = seen.seq;
+        let (request, mode, batch) = key;
         for launch in phase.launches.iter().filter(|launch| launch.step == seen.step) {
+            let ran = requests.entry((request, mode, batch, launch.fact.stage)).or_default();
+            ran.seq = seen.seq;
             match &launch.fact.graph {
                 Some(graph) => ran.graphs.insert(graph),
                 None => ran.kernels.insert(&launch.fact.kernel),

@@ -52,6 +52,7 @@ impl Arm<'_> {
             request: request.clone(),
             kernel: "forward".to_owned(),
             graph: None,
+            stage: None,
             launches: 1,
             rows,
         };

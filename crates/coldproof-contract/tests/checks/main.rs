@@ -8,6 +8,7 @@ mod deliveries;
 mod derived;
 mod exercised;
 mod fuzz;
+mod images;
 mod left_out;
 mod lifecycle;
 mod names;

@@ -69,6 +69,7 @@ pub(crate) fn all() -> Vec<Layout> {
     all.extend([vocabulary(), vocabulary_without_rows(), tied(), gate_up()]);
     all.extend([kv_heads_fewer_than_ranks(), heads_on_one_rank(), experts()]);
     all.extend([fused_experts(), fused_experts_on_one_rank(), experts_by_inputs()]);
+    all.extend([encoder_that_the_ranks_divide(), encoder_that_the_ranks_do_not_divide()]);
     all
 }
 
@@ -420,6 +421,36 @@ fn experts_by_inputs() -> Layout {
                 &["d[0..2,1..2,0..3] w2[0..2,0..1,0..3]"],
             ),
         ],
+    }
+}
+
+fn encoder(heads: u64) -> Sharding {
+    Sharding::Encoder { heads, cut: Box::new(Sharding::Row) }
+}
+
+fn encoder_that_the_ranks_divide() -> Layout {
+    Layout {
+        name: "the row [2, 4] of an encoder of 4 heads on 2 ranks",
+        tp: 2,
+        rules: vec![rule("r", &[2, 4], "out", encoder(4))],
+        aliases: &[],
+        tables: vec![
+            table(0, "out", &[2, 2], "r0 r1 r4 r5", &["r[0..2,0..2] out[0..2,0..2]"]),
+            table(1, "out", &[2, 2], "r2 r3 r6 r7", &["r[0..2,2..4] out[0..2,0..2]"]),
+        ],
+    }
+}
+
+fn encoder_that_the_ranks_do_not_divide() -> Layout {
+    let whole = |rank: u32| {
+        table(rank, "out", &[2, 4], "r0 r1 r2 r3 r4 r5 r6 r7", &["r[0..2,0..4] out[0..2,0..4]"])
+    };
+    Layout {
+        name: "the row [2, 4] of an encoder of 3 heads on 2 ranks",
+        tp: 2,
+        rules: vec![rule("r", &[2, 4], "out", encoder(3))],
+        aliases: &[],
+        tables: vec![whole(0), whole(1)],
     }
 }
 

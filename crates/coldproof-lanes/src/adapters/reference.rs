@@ -10,7 +10,7 @@ use coldproof_reference::engine as reference;
 use coldproof_reference::faults::{FaultSwitch, Variant};
 
 use crate::engine::{
-    Capabilities, DecodeMode, Engine, EngineError, GenerateRequest, Output, Probe, Reply,
+    Capabilities, DecodeMode, Engine, EngineError, GenerateRequest, Image, Output, Probe, Reply,
     StartSpec, WakeTag,
 };
 
@@ -75,8 +75,14 @@ fn asked(request: &GenerateRequest) -> reference::GenerateRequest {
             DecodeMode::Graph => reference::Mode::Graph,
         },
         use_prefix_cache: request.use_prefix_cache,
+        images: request.images.iter().map(shown).collect(),
+        use_encoder_cache: request.use_encoder_cache,
         greedy_tokens: request.greedy as usize,
     }
+}
+
+fn shown(image: &Image) -> reference::Image {
+    reference::Image { at: image.at, pixels: image.pixels.clone() }
 }
 
 fn answered(output: reference::Output) -> Output {
@@ -93,6 +99,7 @@ impl Engine for Reference {
             sleep: true,
             prefix_cache: true,
             batch_max: reference::BATCH_MAX,
+            images: self.engine.takes_images(),
         })
     }
 

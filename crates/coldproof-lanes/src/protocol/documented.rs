@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::{Answer, OutputBits, Request};
 use crate::engine::{
-    Capabilities, DecodeMode, EngineError, GenerateRequest, ReadBackRequest, StartSpec, WakeTag,
+    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, ReadBackRequest, StartSpec,
+    WakeTag,
 };
 
 const PAGE: &str = include_str!("../../../../docs/adapters.md");
@@ -112,6 +113,8 @@ fn request() -> GenerateRequest {
         mode: DecodeMode::Eager,
         use_prefix_cache: false,
         adapter: None,
+        images: vec![],
+        use_encoder_cache: false,
     }
 }
 
@@ -124,6 +127,7 @@ fn capabilities() -> Capabilities {
         sleep: false,
         prefix_cache: false,
         batch_max: 1,
+        images: false,
     }
 }
 
@@ -236,6 +240,7 @@ fn every_field_of_what_messages_carry_is_named() {
         ("spec", fields(&spec())),
         ("capabilities", fields(&capabilities())),
         ("request", fields(&request())),
+        ("image", fields(&Image { at: 0, shape: [1; 3], pixels: vec![] })),
     ] {
         let missing: Vec<_> = wanted.difference(&listed(name)).cloned().collect();
         assert!(missing.is_empty(), "`{name}`: {missing:?}");
@@ -244,7 +249,12 @@ fn every_field_of_what_messages_carry_is_named() {
 
 #[test]
 fn a_capability_that_is_left_out_is_none() {
-    let mut value = serde_json::to_value(Capabilities { batch_max: 4, ..capabilities() }).unwrap();
-    value.as_object_mut().unwrap().remove("batch_max");
-    assert_eq!(serde_json::from_value::<Capabilities>(value).unwrap().batch_max, 1);
+    let mut value =
+        serde_json::to_value(Capabilities { batch_max: 4, images: true, ..capabilities() })
+            .unwrap();
+    for name in ["batch_max", "images"] {
+        value.as_object_mut().unwrap().remove(name);
+    }
+    let read = serde_json::from_value::<Capabilities>(value).unwrap();
+    assert_eq!((read.batch_max, read.images), (1, false));
 }

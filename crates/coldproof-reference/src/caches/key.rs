@@ -1,29 +1,44 @@
-//! The identity of a cached KV block: the tokens up to its end and the weights that computed it.
+//! The identity of a cached KV block: what stands up to its end and the weights that computed it.
 
 use coldproof_contract::words::Generation;
 
-/// Identity of one full block. Blocks form a chain, so that a key stands for all tokens before.
+use super::Symbol;
+
+/// Identity of one full block. Blocks form a chain, so that a key stands for all that is before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockKey([u8; 32]);
 
 impl BlockKey {
-    /// The key of the block that follows `parent` and holds `tokens`.
+    /// The key of the block that follows `parent` and holds `symbols`.
     ///
     /// Without a generation, blocks of different weights have the same key.
-    pub(crate) fn of(parent: Option<Self>, tokens: &[u32], generation: Option<Generation>) -> Self {
+    pub(crate) fn of(
+        parent: Option<Self>,
+        symbols: &[Symbol],
+        generation: Option<Generation>,
+    ) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&parent.map_or([0; 32], |key| key.0));
         hasher.update(&generation.map_or(0, |generation| generation.0).to_le_bytes());
-        for token in tokens {
-            hasher.update(&token.to_le_bytes());
+        for symbol in symbols {
+            match symbol {
+                Symbol::Token(token) => hasher.update(&[0]).update(&token.to_le_bytes()),
+                Symbol::Row(image, row) => {
+                    hasher.update(&[1]).update(image.bytes()).update(&row.to_le_bytes())
+                }
+            };
         }
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The chain of keys of all full blocks of `tokens`.
-    pub(crate) fn chain(tokens: &[u32], size: usize, generation: Option<Generation>) -> Vec<Self> {
-        let mut keys = Vec::with_capacity(tokens.len() / size.max(1));
-        for block in tokens.chunks_exact(size.max(1)) {
+    /// The chain of keys of all full blocks of `symbols`.
+    pub(crate) fn chain(
+        symbols: &[Symbol],
+        size: usize,
+        generation: Option<Generation>,
+    ) -> Vec<Self> {
+        let mut keys = Vec::with_capacity(symbols.len() / size.max(1));
+        for block in symbols.chunks_exact(size.max(1)) {
             keys.push(Self::of(keys.last().copied(), block, generation));
         }
         keys
@@ -32,18 +47,34 @@ impl BlockKey {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ImageId, Symbol};
     use super::*;
+
+    fn chain(tokens: &[u32], generation: Option<Generation>) -> Vec<BlockKey> {
+        let symbols: Vec<Symbol> = tokens.iter().map(|&token| Symbol::Token(token)).collect();
+        BlockKey::chain(&symbols, 2, generation)
+    }
 
     #[test]
     fn a_key_stands_for_all_tokens_before_and_for_the_weights() {
         let one = Some(Generation(1));
-        let a = BlockKey::chain(&[1, 2, 3, 4, 5], 2, one);
+        let a = chain(&[1, 2, 3, 4, 5], one);
         assert_eq!(a.len(), 2, "the last token fills no block");
-        let b = BlockKey::chain(&[9, 2, 3, 4], 2, one);
+        let b = chain(&[9, 2, 3, 4], one);
         assert_ne!(a[1], b[1], "another first block");
-        assert_eq!(a, BlockKey::chain(&[1, 2, 3, 4], 2, one));
-        assert_ne!(a, BlockKey::chain(&[1, 2, 3, 4], 2, Some(Generation(2))));
-        let unkeyed = BlockKey::chain(&[1, 2, 3, 4], 2, None);
-        assert_eq!(unkeyed, BlockKey::chain(&[1, 2, 3, 4], 2, None));
+        assert_eq!(a, chain(&[1, 2, 3, 4], one));
+        assert_ne!(a, chain(&[1, 2, 3, 4], Some(Generation(2))));
+        assert_eq!(chain(&[1, 2, 3, 4], None), chain(&[1, 2, 3, 4], None));
+    }
+
+    #[test]
+    fn a_key_stands_for_the_image_and_not_for_the_token_in_its_place() {
+        let row = |pixel: u8, row: u32| Symbol::Row(ImageId::of(&[pixel]), row);
+        let key = |symbols: &[Symbol]| BlockKey::of(None, symbols, None);
+        let one = key(&[row(1, 0), row(1, 1)]);
+        assert_eq!(one, key(&[row(1, 0), row(1, 1)]));
+        assert_ne!(one, key(&[row(2, 0), row(2, 1)]), "another image");
+        assert_ne!(one, key(&[row(1, 1), row(1, 2)]), "other rows of it");
+        assert_ne!(one, key(&[Symbol::Token(330), Symbol::Token(330)]));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use coldproof_contract::words::Generation;
 
-use super::BlockKey;
+use super::{BlockKey, Symbol};
 
 /// What `invalidate` does to the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,12 +69,12 @@ impl KvBlocks {
         (self.invalidation != Invalidation::KeepUnkeyed).then_some(current)
     }
 
-    /// Takes the cached blocks of the longest known prefix of `tokens`, at least one token short
+    /// Takes the cached blocks of the longest known prefix of `symbols`, at least one token short
     /// of all of them: the last token must be computed to have logits.
-    pub(crate) fn take_prefix(&mut self, tokens: &[u32], current: Generation) -> Vec<u32> {
-        let reusable = tokens.len().saturating_sub(1);
+    pub(crate) fn take_prefix(&mut self, symbols: &[Symbol], current: Generation) -> Vec<u32> {
+        let reusable = symbols.len().saturating_sub(1);
         let generation = self.key_generation(current);
-        let keys = BlockKey::chain(&tokens[..reusable], self.block_size, generation);
+        let keys = BlockKey::chain(&symbols[..reusable], self.block_size, generation);
         let mut blocks = Vec::new();
         for key in keys {
             let Some(&block) = self.cached.get(&key) else { break };
@@ -104,11 +104,11 @@ impl KvBlocks {
         Ok(block)
     }
 
-    /// Caches the full blocks of `tokens`, which `blocks` hold, and gives all of them back.
-    pub(crate) fn release(&mut self, blocks: &[u32], cache: Option<(&[u32], Generation)>) {
-        if let Some((tokens, current)) = cache {
+    /// Caches the full blocks of these symbols, which `blocks` hold, and gives all of them back.
+    pub(crate) fn release(&mut self, blocks: &[u32], cache: Option<(&[Symbol], Generation)>) {
+        if let Some((symbols, current)) = cache {
             let generation = self.key_generation(current);
-            let keys = BlockKey::chain(tokens, self.block_size, generation);
+            let keys = BlockKey::chain(symbols, self.block_size, generation);
             for (key, &block) in keys.into_iter().zip(blocks) {
                 if self.keys[block as usize].is_none() && !self.cached.contains_key(&key) {
                     self.cached.insert(key, block);
@@ -165,18 +165,22 @@ mod tests {
     const ONE: Generation = Generation(1);
     const TWO: Generation = Generation(2);
 
+    fn symbols(tokens: &[u32]) -> Vec<Symbol> {
+        tokens.iter().map(|&token| Symbol::Token(token)).collect()
+    }
+
     fn warmed(invalidation: Invalidation) -> KvBlocks {
         let mut blocks = KvBlocks::new(6, 2, invalidation);
         let held = [blocks.take().expect("free"), blocks.take().expect("free")];
-        blocks.release(&held, Some((&[1, 2, 3, 4], ONE)));
+        blocks.release(&held, Some((&symbols(&[1, 2, 3, 4]), ONE)));
         blocks
     }
 
     #[test]
     fn the_last_token_is_always_computed() {
         let mut blocks = warmed(Invalidation::Empty);
-        assert_eq!(blocks.take_prefix(&[1, 2, 3, 4], ONE).len(), 1);
-        assert_eq!(blocks.take_prefix(&[1, 2, 3, 4, 5], ONE).len(), 2);
+        assert_eq!(blocks.take_prefix(&symbols(&[1, 2, 3, 4]), ONE).len(), 1);
+        assert_eq!(blocks.take_prefix(&symbols(&[1, 2, 3, 4, 5]), ONE).len(), 2);
         assert_eq!(blocks.take_hits(), 3);
     }
 
@@ -198,7 +202,7 @@ mod tests {
             let mut blocks = warmed(invalidation);
             blocks.invalidate(TWO);
             assert_eq!(blocks.entries(), reached as u64);
-            assert_eq!(blocks.take_prefix(&[1, 2, 3, 4, 5], TWO).len(), reached);
+            assert_eq!(blocks.take_prefix(&symbols(&[1, 2, 3, 4, 5]), TWO).len(), reached);
         }
     }
 }

@@ -23,14 +23,38 @@ impl Core {
             facts.push(Fact::Claim(ClaimFact { what, value }));
             facts
         })?;
-        let cache = CacheFact {
+        let caches = self.caches().into_iter().map(Fact::Cache);
+        facts.extend(caches.map(|fact| (Rank::tensor(0), fact)));
+        Ok(facts)
+    }
+
+    /// Every cache, with what its entries are valid for.
+    fn caches(&mut self) -> Vec<CacheFact> {
+        let generation = self.machine.generation();
+        let mut caches = vec![CacheFact {
             cache: "prefix-kv".to_owned(),
             generation: self.blocks.generation(),
             entries: self.blocks.entries(),
             hits: self.blocks.take_hits(),
-        };
-        facts.push((Rank::tensor(0), Fact::Cache(cache)));
-        Ok(facts)
+            version: None,
+        }];
+        if let Some(processor) = &mut self.processor {
+            caches.push(CacheFact {
+                cache: "encoder".to_owned(),
+                generation: self.encoder.generation(),
+                entries: self.encoder.entries(),
+                hits: self.encoder.take_hits(),
+                version: None,
+            });
+            caches.push(CacheFact {
+                cache: "processor".to_owned(),
+                generation,
+                entries: processor.entries(),
+                hits: processor.take_hits(),
+                version: Some(processor.version()),
+            });
+        }
+        caches
     }
 
     /// Applications, post-load stages, receipts and remarks since the last call.

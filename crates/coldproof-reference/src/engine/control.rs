@@ -54,6 +54,7 @@ impl Core {
         self.machine.sleep(level == 1)?;
         self.each(move |worker| worker.sleep(level == 1))?;
         self.blocks.forget();
+        self.encoder.forget();
         Ok(())
     }
 
@@ -99,9 +100,10 @@ impl Core {
         self.acknowledge(generation)
     }
 
-    /// The prefix cache and the KV slots are of this generation from here on.
+    /// The prefix cache, the encoder's and their slots are of this generation from here on.
     pub(super) fn acknowledge(&mut self, generation: Generation) -> Result<(), EngineError> {
         self.blocks.invalidate(generation);
+        self.encoder.invalidate(generation);
         self.each(move |worker| {
             for id in worker.slots.ids() {
                 let slot = &mut worker.slots[id];

@@ -9,12 +9,13 @@ use coldproof_contract::words::Rank;
 
 use super::{EngineConfig, EngineError, Promise};
 use crate::arena::{ArenaConfig, Placement};
-use crate::caches::KvBlocks;
-use crate::faults::{Faults, invalidation};
+use crate::caches::{EncoderCache, KvBlocks, ProcessorCache};
+use crate::faults::{FaultId, Faults, invalidation};
 use crate::groups::Groups;
 use crate::loader::Place;
-use crate::models::{Dims, KvShape};
+use crate::models::{Dims, ENCODER_ENTRIES, KvShape};
 use crate::ranks::{Failure, Ranks, Worker, WorkerConfig};
+use crate::trace::Trace;
 
 /// What can still be read off an engine that ended.
 #[derive(Debug, Default)]
@@ -33,6 +34,11 @@ pub(crate) struct Core {
     pub(super) cancel: Arc<AtomicBool>,
     pub(super) machine: Machine,
     pub(super) blocks: KvBlocks,
+    pub(super) encoder: EncoderCache,
+    /// Where the model takes images.
+    pub(super) processor: Option<ProcessorCache>,
+    /// What the host computed for requests.
+    pub(super) host: Trace,
     pub(super) paused: bool,
     /// Rows of the captured graphs.
     pub(super) captured: Vec<usize>,
@@ -61,7 +67,15 @@ impl Core {
         })?;
         let block_size = config.block_size as usize;
         Ok(Self {
-            blocks: KvBlocks::new(config.kv_blocks, block_size, invalidation(&faults)),
+            blocks: KvBlocks::new(
+                config.kv_blocks,
+                block_size,
+                invalidation(&faults, FaultId::F7_02),
+            ),
+            encoder: EncoderCache::new(ENCODER_ENTRIES, invalidation(&faults, FaultId::F7_03)),
+            processor: (dims.vision.as_ref())
+                .map(|vision| ProcessorCache::new(vision.processor.clone())),
+            host: Trace::default(),
             config,
             dims,
             ranks: Some(ranks),

@@ -40,7 +40,12 @@ impl Core {
         if self.is_ended() {
             return Ok(std::mem::take(&mut self.remains.launches));
         }
-        self.facts(|worker| worker.device.drain_launches().into_iter().map(Fact::Launch).collect())
+        let host = self.host.drain().into_iter();
+        let mut facts: Vec<_> = host.map(|fact| (Rank::tensor(0), Fact::Launch(fact))).collect();
+        facts.extend(self.facts(|worker| {
+            worker.device.drain_launches().into_iter().map(Fact::Launch).collect()
+        })?);
+        Ok(facts)
     }
 
     pub(super) fn read(

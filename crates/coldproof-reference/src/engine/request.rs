@@ -10,6 +10,15 @@ pub enum Mode {
     Graph,
 }
 
+/// An image of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The position of the first token that it takes the place of.
+    pub at: u32,
+    /// `[channels, rows, columns]`, in the size that the model's tower takes.
+    pub pixels: Vec<u8>,
+}
+
 /// A request with fixed tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenerateRequest {
@@ -23,6 +32,10 @@ pub struct GenerateRequest {
     pub mode: Mode,
     /// Whether blocks of the prefix cache are reused, and left behind.
     pub use_prefix_cache: bool,
+    /// Images of the prompt, in order.
+    pub images: Vec<Image>,
+    /// Whether prepared images and the encoder's rows are reused, and left behind.
+    pub use_encoder_cache: bool,
     /// Tokens that the model then chooses: the largest logit, of equals the lowest token.
     pub greedy_tokens: usize,
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::EngineError;
 use super::core::Core;
+use super::images::HeldImage;
 use super::request::{GenerateRequest, Mode, Output};
-use crate::caches::OutOfBlocks;
+use crate::caches::{OutOfBlocks, symbols};
 use crate::ranks::Step;
 
 /// A request that is being served.
@@ -15,6 +16,8 @@ struct Active<'a> {
     tokens: Vec<u32>,
     /// The blocks that hold them.
     blocks: Vec<u32>,
+    /// The entries that hold its images' rows.
+    images: Vec<HeldImage>,
     /// Logits after the last of them.
     last: Vec<f32>,
     output: Output,
@@ -78,15 +81,20 @@ impl Core {
                 request,
                 tokens: Vec::new(),
                 blocks: Vec::new(),
+                images: Vec::new(),
                 last: Vec::new(),
                 output: Output::default(),
             })
             .collect();
         let served = self.serve(&mut active);
         for sequence in &active {
-            let cached = sequence.request.use_prefix_cache && served.is_ok();
-            let cache = cached.then_some((sequence.tokens.as_slice(), self.machine.generation()));
+            let request = sequence.request;
+            let vision = self.dims.vision.as_ref();
+            let cached = (request.use_prefix_cache && served.is_ok())
+                .then(|| symbols(&sequence.tokens, &request.images, vision));
+            let cache = cached.as_deref().map(|symbols| (symbols, self.machine.generation()));
             self.blocks.release(&sequence.blocks, cache);
+            self.release_images(&sequence.images, request.use_encoder_cache && served.is_ok());
         }
         served?;
         Ok(active.into_iter().map(|sequence| sequence.output).collect())
@@ -113,18 +121,21 @@ impl Core {
     fn prefill(&mut self, sequence: &mut Active<'_>) -> Result<(), EngineError> {
         let request = sequence.request;
         if request.use_prefix_cache {
-            let generation = self.machine.generation();
-            sequence.blocks = self.blocks.take_prefix(&request.prompt, generation);
+            let vision = self.dims.vision.as_ref();
+            let symbols = symbols(&request.prompt, &request.images, vision);
+            sequence.blocks = self.blocks.take_prefix(&symbols, self.machine.generation());
         }
         let known = sequence.blocks.len() * self.config.block_size as usize;
         let all = request.prompt.len();
         self.cover(sequence, all)?;
+        let images = self.take_images(request, known, &mut sequence.images)?;
         let step = Step {
             request: request.name.clone(),
             ids: request.prompt.iter().skip(known).map(|&token| token as i32).collect(),
             positions: (known as i32..all as i32).collect(),
             tables: vec![table(&sequence.blocks)],
             one_sequence: true,
+            images,
         };
         let logits = self.step(step, Mode::Eager)?.pop().unwrap_or_default();
         sequence.output.rows.push((all as u32 - 1, logits.clone()));
@@ -142,6 +153,7 @@ impl Core {
             positions: Vec::new(),
             tables: Vec::new(),
             one_sequence: false,
+            images: Vec::new(),
         };
         for (sequence, token) in &mut stepping {
             let position = sequence.tokens.len();
@@ -202,6 +214,7 @@ impl Core {
                     "request `{name}` has token {token}; the vocabulary has {vocabulary}"
                 ));
             }
+            self.check_images(request)?;
             let length = request.prompt.len() + request.forced.len() + request.greedy_tokens;
             let most = self.dims.max_positions;
             if length as u64 > most {

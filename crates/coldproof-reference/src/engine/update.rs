@@ -30,6 +30,7 @@ impl Core {
         self.finish()?;
         let generation = self.commit()?;
         self.blocks.forget();
+        self.encoder.forget();
         self.acknowledge(generation)
     }
 

@@ -25,6 +25,9 @@ pub(crate) use routing::replicated_pieces;
 pub(crate) use state::restore_rotary;
 pub(crate) use storage::{bind_permutation, reset_workspace};
 
+/// What the names of a model's text part begin with, where it has others.
+const TEXT_PART: &str = "language_model.";
+
 /// A fault of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FaultId {
@@ -55,6 +58,9 @@ pub enum FaultId {
     /// A prefix cache that outlives its weights.
     #[serde(rename = "F7.02")]
     F7_02,
+    /// Encoder outputs that outlive their weights.
+    #[serde(rename = "F7.03")]
+    F7_03,
 }
 
 /// The wrong behaviour or its nearest correct one.
@@ -109,7 +115,7 @@ pub struct FaultRow {
 }
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 9] = [
+pub const FAULTS: [FaultRow; 10] = [
     FaultRow {
         id: FaultId::F1_05,
         room: "storage",
@@ -210,6 +216,17 @@ pub const FAULTS: [FaultRow; 9] = [
         fault: "invalidation keeps the prefix cache, whose keys name no generation",
         twin: "invalidation keeps the prefix cache, whose keys name the generation",
     },
+    FaultRow {
+        id: FaultId::F7_03,
+        room: "caches",
+        object: "encoder",
+        code: "cache-stale",
+        family: Some("llava"),
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "invalidation keeps the encoder's rows of images, whose keys name no generation",
+        twin: "invalidation keeps the encoder's rows of images, whose keys name the generation",
+    },
 ];
 
 impl FaultId {
@@ -233,6 +250,7 @@ impl FaultId {
             Self::F5_01 => "F5.01",
             Self::F6_02 => "F6.02",
             Self::F7_02 => "F7.02",
+            Self::F7_03 => "F7.03",
         }
     }
 }
@@ -280,8 +298,9 @@ impl Faults {
         self.0.iter().find(|switch| switch.id == id).map(|switch| switch.variant)
     }
 
-    /// How a fault is switched on for its one object.
+    /// How a fault is switched on for its one object, which may stand in the text part of a model.
     pub(crate) fn on(&self, id: FaultId, object: &str) -> Option<Variant> {
+        let object = object.strip_prefix(TEXT_PART).unwrap_or(object);
         (id.row().object == object).then(|| self.of(id)).flatten()
     }
 }
@@ -297,7 +316,7 @@ mod tests {
             assert_eq!(row.id.as_str().parse(), Ok(row.id));
         }
         assert!(FAULTS.is_sorted_by_key(|row| row.id));
-        assert_eq!(FaultId::F7_02 as usize + 1, FAULTS.len());
+        assert_eq!(FaultId::F7_03 as usize + 1, FAULTS.len());
         let error = "F9.99".parse::<FaultId>().expect_err("no such fault");
         assert!(error.to_string().contains("F1.05, F1.08"), "{error}");
     }

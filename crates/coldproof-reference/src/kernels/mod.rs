@@ -7,6 +7,7 @@
 //! one balanced binary tree of which a rank owns a subtree. A kernel computes into registers and
 //! writes at its end; dimensions are elements, sizes are bytes.
 
+mod activate;
 mod args;
 mod attention;
 mod bias;
@@ -15,14 +16,17 @@ mod collectives;
 mod context;
 mod elementwise;
 mod embed;
+mod encoder_attention;
 mod expert_bias;
 mod expert_ranks;
 mod experts;
 mod kv;
+mod layer_norm;
 mod linear;
 mod linear_permuted;
 mod matmul;
 mod norm;
+mod patches;
 mod rope;
 mod router;
 mod scale;
@@ -30,20 +34,24 @@ mod stages;
 
 use coldproof_contract::evidence::ArgFact;
 
+pub use activate::Activate;
 pub use attention::PagedAttention;
 pub use bias::AddBias;
 pub use clamped::ClampedSwiglu;
 pub use collectives::{AllReduce, Gather, SelectRows};
 pub use elementwise::{Add, Copy, GatedMul};
 pub use embed::Embed;
+pub use encoder_attention::EncoderAttention;
 pub use expert_bias::ExpertBias;
 pub use expert_ranks::{ELSEWHERE, LocalExperts, SelectExperts};
 pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
 pub use kv::{KvWrite, Paging, Tables};
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
 pub use matmul::PANEL_COLUMNS;
 pub use norm::{NormWeight, RmsNorm};
+pub use patches::{Patches, TowerRows};
 pub use rope::Rope;
 pub use router::RouterTopK;
 pub use scale::Scale;
@@ -116,6 +124,16 @@ pub enum Kernel {
     StageSend(StageSend),
     /// Rows from the pipeline stage before.
     StageReceive(StageReceive),
+    /// Patches of an image.
+    Patches(Patches),
+    /// The rows that a vision tower begins with.
+    TowerRows(TowerRows),
+    /// Norm to mean 0 and variance 1.
+    LayerNorm(LayerNorm),
+    /// Attention of every row to every row.
+    EncoderAttention(EncoderAttention),
+    /// An encoder's activation.
+    Activate(Activate),
 }
 
 impl Kernel {
@@ -167,6 +185,11 @@ impl Kernel {
             Self::SelectExperts(op) => op,
             Self::StageSend(op) => op,
             Self::StageReceive(op) => op,
+            Self::Patches(op) => op,
+            Self::TowerRows(op) => op,
+            Self::LayerNorm(op) => op,
+            Self::EncoderAttention(op) => op,
+            Self::Activate(op) => op,
         }
     }
 }
@@ -207,6 +230,11 @@ kernel_from!(
     SelectExperts,
     StageSend,
     StageReceive,
+    Patches,
+    TowerRows,
+    LayerNorm,
+    EncoderAttention,
+    Activate,
 );
 
 #[cfg(test)]

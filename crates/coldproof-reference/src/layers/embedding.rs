@@ -38,6 +38,7 @@ impl Embedding {
             let factor = forward.slots.address(normalizer)?;
             forward.launch(Scale { y, factor, m, width: hidden })?;
         }
+        forward.place(y)?;
         Ok(y)
     }
 }

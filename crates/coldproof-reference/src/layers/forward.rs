@@ -5,7 +5,9 @@ use coldproof_contract::words::Address;
 use super::LayerError;
 use crate::arena::Allocation;
 use crate::device::Device;
-use crate::kernels::{Add, AllReduce, Kernel, Linear, Paging, StageReceive, StageSend, Tables};
+use crate::kernels::{
+    Add, AllReduce, Copy, Kernel, Linear, Paging, StageReceive, StageSend, Tables,
+};
 use crate::loader::Shard;
 use crate::models::{Dims, KvShape};
 use crate::slots::{SlotId, Slots};
@@ -30,6 +32,17 @@ pub(crate) struct Batch {
     pub(crate) max_blocks: usize,
 }
 
+/// Rows that stand in the place of embedded tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// F32 `[rows, hidden]`.
+    pub(crate) source: Address,
+    /// The first row of the batch that they take.
+    pub(crate) row: usize,
+    /// How many.
+    pub(crate) rows: usize,
+}
+
 /// A pass through a model on one rank.
 #[derive(Debug)]
 pub(crate) struct Forward<'a> {
@@ -45,6 +58,8 @@ pub(crate) struct Forward<'a> {
     pub(crate) kv: KvShape,
     /// The inputs.
     pub(crate) batch: Batch,
+    /// Rows of images.
+    pub(crate) placed: Vec<Placed>,
     /// Activations taken and not given back.
     pub(crate) taken: Vec<Allocation>,
 }
@@ -122,6 +137,16 @@ impl Forward<'_> {
     pub(crate) fn add(&mut self, residual: Address, y: Address) -> Result<(), LayerError> {
         let (m, width) = (self.batch.rows, self.dims.hidden as usize);
         self.launch(Add { a: residual, b: y, y: residual, m, width })
+    }
+
+    /// Puts the rows of images into a residual stream.
+    pub(crate) fn place(&mut self, residual: Address) -> Result<(), LayerError> {
+        let width = self.dims.hidden * WORD_BYTES;
+        for Placed { source, row, rows } in self.placed.clone() {
+            let target = residual.plus(row as u64 * width);
+            self.launch(Copy { source, target, bytes: rows * width as usize, rows })?;
+        }
+        Ok(())
     }
 
     /// The last `rows` rows of a residual stream.

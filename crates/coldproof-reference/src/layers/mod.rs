@@ -1,5 +1,6 @@
 //! Layers: what each declares of its slots and sources, and the kernels that it launches.
 
+mod affine;
 mod attention;
 mod clamped_experts;
 mod embedding;
@@ -9,16 +10,19 @@ mod mlp;
 mod moe;
 mod norm;
 mod router;
+mod tower;
 
+pub(crate) use affine::Affine;
 pub(crate) use attention::{Attention, HeadNorms};
 pub(crate) use clamped_experts::ClampedExperts;
 pub(crate) use embedding::{Embedding, Head};
 pub(crate) use expert_ranks::ExpertRanks;
-pub(crate) use forward::{Batch, Forward};
+pub(crate) use forward::{Batch, Forward, Placed};
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertNames, Moe};
 pub(crate) use norm::{FinalNorm, Norm};
 pub(crate) use router::Router;
+pub(crate) use tower::Tower;
 
 /// What a layer reports: its device died, or a slot has no storage.
 pub(crate) type LayerError = crate::ranks::Failure;

@@ -43,6 +43,11 @@ pub(crate) enum Target {
     Heads(HeadPart),
     /// Rows of a fused gate-and-up slot.
     GateUp(Half),
+    /// Rows of a slot of several sources of one shape, one after the other.
+    Fused {
+        /// Which of them.
+        part: u64,
+    },
     /// One expert's half in a stacked slot.
     ExpertGateUp {
         /// Which expert.
@@ -197,6 +202,28 @@ impl Catalogue {
     /// Adds another spelling of parts that exist already.
     pub(crate) fn insert(&mut self, name: String, source: Source) {
         self.sources.insert(name, source);
+    }
+
+    /// Declares another spelling of a source.
+    pub(crate) fn spell(&mut self, name: &str, other: String) {
+        if let Some(source) = self.sources.get(name).cloned() {
+            self.insert(other, source);
+        }
+    }
+
+    /// Names of all sources.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.sources.keys().cloned().collect()
+    }
+
+    /// Puts every name behind a prefix.
+    pub(crate) fn nest(&mut self, prefix: &str) {
+        let nested = |name: String| format!("{prefix}{name}");
+        let sources = std::mem::take(&mut self.sources).into_iter();
+        self.sources = sources.map(|(name, source)| (nested(name), source)).collect();
+        self.parts = std::mem::take(&mut self.parts).into_iter().map(nested).collect();
+        let repeats = std::mem::take(&mut self.repeats).into_iter();
+        self.repeats = repeats.map(|(name, owner)| (nested(name), nested(owner))).collect();
     }
 
     /// Declares that `name` may repeat `owner` byte for byte.

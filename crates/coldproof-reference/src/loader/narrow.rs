@@ -131,6 +131,12 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
             let slot = whole.clone().with(0, half_rows(*half, part.len()));
             vec![Move { source: whole.with(0, part), slot }]
         }
+        Target::Fused { part: index } => {
+            let part = shard.part(shape[0]);
+            let first = index * part.len();
+            let slot = whole.clone().with(0, Span::new(first, first + part.len()));
+            vec![Move { source: whole.with(0, part), slot }]
+        }
         Target::ExpertGateUp { expert, half } => {
             let part = shard.part(shape[0]);
             let rows = half_rows(*half, part.len());

@@ -77,6 +77,13 @@ impl<'a> Builder<'a> {
         slot
     }
 
+    /// Puts everything that was declared so far behind this prefix.
+    pub(crate) fn nest(&mut self, prefix: &str) {
+        self.slots.nest(prefix);
+        self.catalogue.nest(prefix);
+        self.hooks.iter_mut().for_each(|hook| hook.layer.insert_str(0, prefix));
+    }
+
     /// A layer's post-load.
     pub(crate) fn hook(&mut self, layer: &str, kind: HookKind) {
         self.hooks.push(Hook { layer: layer.to_owned(), kind });

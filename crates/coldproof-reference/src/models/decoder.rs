@@ -2,7 +2,7 @@
 
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
-use super::Builder;
+use super::{Builder, Vision};
 use crate::layers::{
     Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
     LayerError, Mlp, Moe, Norm,
@@ -97,6 +97,7 @@ pub(crate) struct Decoder {
     /// On the last stage.
     head: Option<(FinalNorm, Head)>,
     stage: Shard,
+    vision: Option<Vision>,
 }
 
 impl Decoder {
@@ -116,7 +117,17 @@ impl Decoder {
         let head = stage
             .is_last()
             .then(|| (FinalNorm::declare(builder), Head::declare(builder, embedding.as_ref())));
-        Self { embedding, rotary, global_rotary, blocks, head, stage }
+        Self { embedding, rotary, global_rotary, blocks, head, stage, vision: None }
+    }
+
+    /// This decoder behind what images go through.
+    pub(crate) fn behind(self, vision: Vision) -> Self {
+        Self { vision: Some(vision), ..self }
+    }
+
+    /// What images go through, in a model that takes some.
+    pub(crate) const fn vision(&self) -> Option<&Vision> {
+        self.vision.as_ref()
     }
 
     /// Logits, F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone; on the

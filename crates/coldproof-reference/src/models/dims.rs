@@ -1,8 +1,10 @@
 //! The numbers of a model that its layers need.
 
-use coldproof_checkpoint::arch::{Activation, AttentionBias, Family, ModelConfig, Rope, Swiglu};
+use coldproof_checkpoint::arch::{
+    Activation, AttentionBias, Family, ModelConfig, Rope, Swiglu, Vision,
+};
 
-use super::{Builder, Decoder, gemma3, gpt_oss, llama, mixtral, qwen2, qwen3, qwen3_moe};
+use super::{Builder, Decoder, gemma3, gpt_oss, llama, llava, mixtral, qwen2, qwen3, qwen3_moe};
 use crate::loader::{Heads, Shard};
 
 /// Blocks into which K is cut, whatever the number of ranks.
@@ -86,6 +88,8 @@ pub(crate) struct Dims {
     pub(crate) tied: bool,
     /// Experts, in a family that has them.
     pub(crate) experts: Option<Experts>,
+    /// The tower that images go through, in a family that has one.
+    pub(crate) vision: Option<Vision>,
 }
 
 impl From<&ModelConfig> for Dims {
@@ -123,6 +127,7 @@ impl From<&ModelConfig> for Dims {
             global_rotary: global.map(|rope| Rotary::of(rope, config.head_dim)),
             tied: config.tied,
             experts,
+            vision: config.vision.clone(),
         }
     }
 }
@@ -134,6 +139,7 @@ impl Dims {
             Family::Gemma3Text => gemma3::declare(builder),
             Family::GptOss => gpt_oss::declare(builder),
             Family::Llama => llama::declare(builder),
+            Family::Llava => llava::declare(builder),
             Family::Mixtral => mixtral::declare(builder),
             Family::Qwen2 => qwen2::declare(builder),
             Family::Qwen3 => qwen3::declare(builder),
@@ -199,6 +205,12 @@ impl Dims {
                 }
             }
             None => cuts.push(("intermediate_size", self.intermediate)),
+        }
+        if let Some(vision) = &self.vision {
+            cuts.push(("the projector's outputs", self.hidden));
+            if vision.heads.is_multiple_of(tp) {
+                cuts.push(("the tower's intermediate_size", vision.intermediate_size));
+            }
         }
         for (what, extent) in cuts {
             if !extent.is_multiple_of(tp) {

@@ -2,20 +2,39 @@
 
 use std::sync::Arc;
 
-use coldproof_contract::evidence::NodeFact;
+use coldproof_contract::evidence::{NodeFact, RequestStage};
 use coldproof_contract::words::Address;
 
 use super::{Failure, Worker};
+use crate::caches::Pixels;
 use crate::device::Device;
 use crate::graph::Graph;
 use crate::kernels::Tables;
-use crate::layers::{Batch, Forward};
+use crate::layers::{Batch, Forward, Placed};
+use crate::models::Decoder;
 
+/// Bytes of an F32.
+const WORD_BYTES: u64 = 4;
 /// The position of a row that is padding.
 const PADDING_POSITION: i32 = -1;
 
+/// An image whose rows a prefill places.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StepImage {
+    /// Its prepared pixels, where the encoder must compute its rows.
+    pub(crate) pixels: Option<Pixels>,
+    /// Where its rows lie in the encoder's cache.
+    pub(crate) entry: u32,
+    /// The first of them that is placed.
+    pub(crate) first: usize,
+    /// The first row of the batch that they take.
+    pub(crate) row: usize,
+    /// How many are placed.
+    pub(crate) rows: usize,
+}
+
 /// What a forward computes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
     /// The request that it runs for.
     pub(crate) request: String,
@@ -27,6 +46,8 @@ pub(crate) struct Step {
     pub(crate) tables: Vec<Vec<i32>>,
     /// Whether all rows are of one sequence.
     pub(crate) one_sequence: bool,
+    /// Images of the rows.
+    pub(crate) images: Vec<StepImage>,
 }
 
 /// A captured graph with the places of its inputs and outputs.
@@ -55,11 +76,18 @@ impl Worker {
     /// sequence; none on a pipeline stage that is not the last.
     pub(crate) fn run_eager(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
         self.device.set_request(&step.request);
+        for image in &step.images {
+            self.device.set_stage(Some(RequestStage::Encoder));
+            let encoded = self.encode(image);
+            self.device.set_stage(None);
+            encoded?;
+        }
         let rows = step.ids.len();
         let layout = if step.one_sequence { Tables::Shared } else { Tables::PerRow };
         let decoder = Arc::clone(&self.decoder);
         let mut forward = self.forward(rows, layout)?;
         write_inputs(forward.device, &forward.batch, step)?;
+        forward.placed = placed(&decoder, &forward, &step.images)?;
         let logits = decoder.forward(&mut forward, step.one_sequence)?;
         let wanted = if step.one_sequence { 1 } else { rows };
         let found = read_logits(&forward, logits, wanted)?;
@@ -109,7 +137,20 @@ impl Worker {
         Ok(self.device.replay(&named.ok_or_else(unknown)?.graph)?)
     }
 
-    fn forward(&mut self, rows: usize, layout: Tables) -> Result<Forward<'_>, Failure> {
+    /// Computes the rows of an image that nothing has.
+    fn encode(&mut self, image: &StepImage) -> Result<(), Failure> {
+        let Some(pixels) = &image.pixels else { return Ok(()) };
+        let decoder = Arc::clone(&self.decoder);
+        let Some(vision) = decoder.vision() else { return Ok(()) };
+        let mut forward = self.pass(0, Tables::Shared);
+        let address = forward.buffer(pixels.len(), 1, "input.pixels")?;
+        forward.device.write(address, bytemuck::cast_slice(pixels))?;
+        vision.encode(&mut forward, address, image.entry)?;
+        forward.release(0)
+    }
+
+    /// A pass that has no inputs yet.
+    fn pass(&mut self, rows: usize, layout: Tables) -> Forward<'_> {
         let max_blocks = self.max_blocks();
         let batch = Batch {
             rows,
@@ -119,21 +160,42 @@ impl Worker {
             layout,
             max_blocks,
         };
-        let mut forward = Forward {
+        Forward {
             device: &mut self.device,
             slots: &self.slots,
             dims: &self.dims,
             shard: self.shard,
             kv: self.kv,
             batch,
+            placed: Vec::new(),
             taken: Vec::new(),
-        };
+        }
+    }
+
+    fn forward(&mut self, rows: usize, layout: Tables) -> Result<Forward<'_>, Failure> {
+        let max_blocks = self.max_blocks();
+        let mut forward = self.pass(rows, layout);
         forward.batch.ids = forward.buffer(rows, 1, "input.ids")?;
         forward.batch.positions = forward.buffer(rows, 1, "input.positions")?;
         let tables = if layout == Tables::Shared { 1 } else { rows };
         forward.batch.tables = forward.buffer(tables, max_blocks, "input.block_tables")?;
         Ok(forward)
     }
+}
+
+/// Where the rows of a step's images lie.
+fn placed(
+    decoder: &Decoder,
+    forward: &Forward<'_>,
+    images: &[StepImage],
+) -> Result<Vec<Placed>, Failure> {
+    let Some(vision) = decoder.vision() else { return Ok(Vec::new()) };
+    let width = forward.dims.hidden * WORD_BYTES;
+    let one = |image: &StepImage| {
+        let source = vision.entry(forward, image.entry)?.plus(image.first as u64 * width);
+        Ok(Placed { source, row: image.row, rows: image.rows })
+    };
+    images.iter().map(one).collect()
 }
 
 /// The same step with padding rows up to a graph's rows.

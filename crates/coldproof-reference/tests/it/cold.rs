@@ -4,8 +4,8 @@ use coldproof_contract::words::Topology;
 use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, Mode};
 
 use crate::fixtures::{
-    MODELS, bits, config, differences, directory, fused, loaded, memory, model_config, prompt,
-    request, serve, tensors,
+    MODELS, as_expected, bits, config, differences, directory, fused, loaded, memory, model_config,
+    prompt, request, serve, tensors,
 };
 
 struct Expected {
@@ -39,14 +39,15 @@ fn logits_and_tokens_are_those_of_transformers() {
             let expected = expected(model, label);
             for tp in [1, 2, 4] {
                 let mut engine = loaded(config(model, tp), model, label);
-                let output = engine
-                    .generate(&GenerateRequest {
-                        prompt: prompt(),
-                        greedy_tokens: expected.greedy.len(),
-                        ..GenerateRequest::default()
-                    })
-                    .unwrap();
-                let [(23, last)] = output.rows.as_slice() else { panic!("one row at 23") };
+                let request = GenerateRequest {
+                    prompt: prompt(),
+                    greedy_tokens: expected.greedy.len(),
+                    ..GenerateRequest::default()
+                };
+                let request = as_expected(model, request);
+                let output = engine.generate(&request).unwrap();
+                let [(at, last)] = output.rows.as_slice() else { panic!("one row") };
+                assert_eq!(*at as usize, request.prompt.len() - 1);
                 let difference = relative(last, &expected.last_logits);
                 println!("{model} {label} tp {tp}: {difference:e}");
                 assert!(difference <= 1e-3, "{model} {label} tp {tp}: {difference}");

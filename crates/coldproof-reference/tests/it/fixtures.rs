@@ -9,15 +9,18 @@ use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_checkpoint::{Checkpoint, TensorRef};
 use coldproof_contract::evidence::{Fact, SlotFact};
 use coldproof_contract::words::{Address, Rank, SlotKind, Topology};
-use coldproof_reference::engine::{Engine, EngineConfig, EngineError, GenerateRequest, Mode};
+use coldproof_reference::engine::{
+    Engine, EngineConfig, EngineError, GenerateRequest, Image, Mode,
+};
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 9] = [
+pub(crate) const MODELS: [&str; 10] = [
     "gemma3",
     "gemma3_global",
     "gpt_oss",
     "llama",
     "llama_tied",
+    "llava",
     "mixtral",
     "qwen2",
     "qwen3",
@@ -41,7 +44,7 @@ pub(crate) fn tensors(model: &str, label: &str) -> Vec<TensorRef> {
 }
 
 pub(crate) fn model_config(model: &str) -> ModelConfig {
-    ModelConfig::parse(&fs::read(directory(model, "A").join("config.json")).unwrap()).unwrap()
+    ModelConfig::read(&directory(model, "A")).unwrap()
 }
 
 pub(crate) fn config(model: &str, tp: u32) -> EngineConfig {
@@ -76,6 +79,29 @@ pub(crate) fn request(mode: Mode) -> GenerateRequest {
         mode,
         ..GenerateRequest::default()
     }
+}
+
+/// The token in whose place an image's rows stand.
+pub(crate) const IMAGE_TOKEN: u32 = 330;
+/// Rows of an image.
+pub(crate) const IMAGE_ROWS: usize = 16;
+
+/// An image of 3 x 32 x 32 that begins with this value.
+pub(crate) fn image(at: u32, first: usize) -> Image {
+    let pixels = (0..3 * 32 * 32).map(|index| ((first + 11 * index) % 251) as u8);
+    Image { at, pixels: pixels.collect() }
+}
+
+/// The request with an image behind its first token.
+pub(crate) fn with_image(request: GenerateRequest) -> GenerateRequest {
+    let mut prompt = request.prompt.clone();
+    prompt.splice(1..1, std::iter::repeat_n(IMAGE_TOKEN, IMAGE_ROWS));
+    GenerateRequest { prompt, images: vec![image(1, 37 * 3)], ..request }
+}
+
+/// The request as `expected.json` was computed for this model.
+pub(crate) fn as_expected(model: &str, request: GenerateRequest) -> GenerateRequest {
+    if model == "llava" { with_image(request) } else { request }
 }
 
 pub(crate) fn bits(rows: &[(u32, Vec<f32>)]) -> Bits {
@@ -129,7 +155,7 @@ pub(crate) fn memory(engine: &mut Engine) -> Memory {
     let mut memory = Memory::new();
     for (rank, slot) in slots(engine) {
         let fingerprint = slot.fingerprint.expect("bound");
-        let cache = slot.slot_kind == SlotKind::Scratch && slot.slot.0.ends_with("kv_cache");
+        let cache = slot.slot_kind == SlotKind::Scratch && slot.slot.0.ends_with("_cache");
         if !cache {
             let bytes = engine.read(rank, fingerprint.address, fingerprint.bytes()).unwrap();
             memory.insert((rank, slot.slot.0), bytes);

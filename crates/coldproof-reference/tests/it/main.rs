@@ -6,6 +6,7 @@ mod cold;
 mod degrees;
 mod faults;
 mod fixtures;
+mod images;
 mod partial;
 mod refusals;
 mod sleep;

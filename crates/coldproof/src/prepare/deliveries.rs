@@ -160,9 +160,8 @@ pub(super) fn spellings(
     else {
         return Ok(deliveries);
     };
-    for (name, spelling) in
-        [("B-fused", SpellingName::Fused), ("B-per-expert", SpellingName::PerExpert)]
-    {
+    for (spelling, name) in SpellingName::OTHERS {
+        let name = &format!("B-{name}");
         let rules = rules_in(catalogue, spelling).filter(|rules| *rules != to.rules);
         let Some(rules) = rules else { continue };
         let folder = made.join(name);

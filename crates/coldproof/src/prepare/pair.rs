@@ -34,6 +34,7 @@ fn config(family: &str) -> String {
     let mut config = serde_json::json!({
         "architectures": [match family {
             "llama" => "LlamaForCausalLM",
+            "llava" => "LlavaForConditionalGeneration",
             "qwen3" => "Qwen3ForCausalLM",
             _ => "Qwen3MoeForCausalLM",
         }],
@@ -60,7 +61,40 @@ fn config(family: &str) -> String {
         config["decoder_sparse_step"] = 1.into();
         config["mlp_only_layers"] = serde_json::json!([]);
     }
+    if family == "llava" {
+        config = behind_a_tower(config);
+    }
     format!("{config:#}\n")
+}
+
+/// This model as the text part of one that takes images.
+fn behind_a_tower(mut text: serde_json::Value) -> serde_json::Value {
+    text["model_type"] = "llama".into();
+    serde_json::json!({
+        "architectures": text["architectures"].take(),
+        "model_type": "llava",
+        "dtype": text["dtype"],
+        "tie_word_embeddings": false,
+        "image_token_index": 330,
+        "image_seq_length": 16,
+        "multimodal_projector_bias": true,
+        "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "default",
+        "text_config": text,
+        "vision_config": {
+            "model_type": "clip_vision_model",
+            "hidden_size": 96,
+            "intermediate_size": 160,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": 3,
+            "num_channels": 3,
+            "image_size": 32,
+            "patch_size": 8,
+            "hidden_act": "quick_gelu",
+            "layer_norm_eps": 1e-5,
+        },
+    })
 }
 
 /// Deterministic weights of a sensible scale: norms about one, matrices about 0.7 / sqrt(columns).

@@ -101,6 +101,24 @@ fn a_fault_is_found_in_every_family() {
 }
 
 #[test]
+fn each_fault_that_applies_is_found_in_the_text_part_of_a_model_that_takes_images() {
+    let sides = ["A", "B"].map(|side| fixture(&format!("llava/{side}")));
+    let [from, to] = sides.each_ref().map(|side| side.to_str().unwrap());
+    for id in ["F1.05", "F1.08", "F2.01", "F3.06", "F4.02", "F7.02"] {
+        let row = table().into_iter().find(|row| row.id == id).unwrap();
+        let is_cache = row.category == "7";
+        let object = if is_cache { row.object } else { format!("language_model.{}", row.object) };
+        let lane = if is_cache { "caches" } else { "differential" };
+        let more = ["--lane", lane, "--from", from, "--to", to];
+        let (code, verdict) = fault(id, &more);
+        assert_eq!(code, 1, "{id}");
+        assert_eq!(findings(&verdict), [(row.category, row.code, object)], "{id}");
+        let (_, verdict) = fault(&format!("{id}~"), &more);
+        assert_eq!(findings(&verdict), [], "{id}~");
+    }
+}
+
+#[test]
 fn two_faults_at_once_give_two_findings() {
     let (code, verdict) = fault("F2.01,F3.06", &[]);
     assert_eq!(code, 1);

@@ -62,6 +62,31 @@ fn llama_tied() {
 }
 
 #[test]
+fn llava() {
+    proves("llava", "1");
+    proves("llava", "2");
+}
+
+#[test]
+fn each_cache_of_a_model_that_takes_images_shows_its_hit() {
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().join("run");
+    let ran = prove("llava", &["--lane", "caches", "--out", folder.to_str().unwrap()]);
+    let verdict = ran.json();
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    // Three requests hit the prefix cache and one the encoder's, each computed again on B.
+    assert_eq!(verdict["categories"][6]["checks"], 4);
+    let proven = verdict["categories"][6]["reason"].to_string();
+    for text in ["that the encoder's cache had served", "served from the processor's cache"] {
+        assert!(proven.contains(text), "{proven}");
+    }
+    let evidence = std::fs::read_to_string(folder.join("evidence.jsonl")).unwrap();
+    for cache in ["prefix-kv", "encoder", "processor"] {
+        assert!(evidence.contains(&format!(r#""cache":"{cache}""#)), "{cache} is declared");
+    }
+}
+
+#[test]
 fn mixtral() {
     proves("mixtral", "1");
     proves("mixtral", "2");

@@ -162,6 +162,7 @@ impl<'e> Engine<'e> {
                 generation: Generation(generation),
                 entries: 0,
                 hits: 0,
+                version: None,
             };
             engine.fact(rank, Fact::Cache(cache));
         });
@@ -257,6 +258,7 @@ impl<'e> Engine<'e> {
                 request: request.to_owned(),
                 kernel: "forward".to_owned(),
                 graph,
+                stage: None,
                 launches: 1,
                 rows,
             };

@@ -1,14 +1,14 @@
 //! What a kernel says of its arguments is what it does with them.
 
-use coldproof_checkpoint::arch::Activation;
+use coldproof_checkpoint::arch::{Activation, EncoderActivation};
 use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
-    Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, ExpertBias, ExpertLinear, ExpertOrder,
-    ExpertStage, GatedMul, Gather, KvWrite, Linear, LinearPermuted, LocalExperts, MoeCombine,
-    NormWeight, PagedAttention, Paging, RmsNorm, Rope, RouterTopK, Scale, SelectExperts,
-    SelectRows, Tables,
+    Activate, Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, EncoderAttention, ExpertBias,
+    ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite, LayerNorm, Linear,
+    LinearPermuted, LocalExperts, MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm,
+    Rope, RouterTopK, Scale, SelectExperts, SelectRows, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -109,6 +109,20 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             LocalExperts { ids, map, places, m, top_k, experts }.into()
         }
         26 => SelectExperts { places: a[0], y: a[1], m, top_k, width: 5 }.into(),
+        27 => Patches { pixels: a[0], y: a[1], channels: 2, size: 4, patch: 2 }.into(),
+        28 => {
+            let (patches, class, positions, y) = (a[0], a[1], a[2], a[3]);
+            TowerRows { patches, class, positions, y, m, width: 6 }.into()
+        }
+        29 => {
+            let (x, weight, bias, y) = (a[0], a[1], a[2], a[3]);
+            LayerNorm { x, weight, bias, y, m, width: 6, eps: 1.0 }.into()
+        }
+        30 => {
+            let (heads, head_dim, scale) = (2, 8, 1.0);
+            EncoderAttention { qkv: a[0], y: a[1], m, heads, head_dim, scale }.into()
+        }
+        31 => Activate { activation: EncoderActivation::Gelu, y: a[0], m, width: 5 }.into(),
         _ => return None,
     })
 }
