@@ -75,8 +75,8 @@ impl Requests {
     }
 
     /// Requests of the caches lane: one that the prefix cache may serve; for a model that takes
-    /// images one that the encoder's caches alone may serve, and two that the prefix cache alone may
-    /// serve, of the same tokens and of two images.
+    /// images one that the encoder's caches alone may serve, and two that the prefix cache alone
+    /// may serve, of the same tokens and of two images.
     #[must_use]
     pub fn cached(self, images: bool) -> Vec<GenerateRequest> {
         let text = self.cache();

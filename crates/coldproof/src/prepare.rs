@@ -87,12 +87,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         }
         Model::Known(_) | Model::Outline(_) => topology,
     };
-    if let Model::Known(config) = &to.model
-        && config.vision.is_some()
-        && image(&to.model).is_none()
-    {
-        notes.push("an image does not fit the model's positions: no request has one".to_owned());
-    }
+    notes.extend(no_image(&to.model));
     let adapters = settings.adapters.as_ref().map(|asked| adapters::pair(asked, &made));
     let adapters = adapters.transpose()?;
     progress.say("making checkpoints that differ in every element");
@@ -259,6 +254,13 @@ fn requests(to: &Read, embedded: bool) -> Requests {
         control: if embedded && elements.sum::<u64>() <= SMALL { 23 } else { 2 },
         image: image(&to.model),
     }
+}
+
+/// Why no request has an image though the model takes some.
+fn no_image(model: &Model) -> Option<String> {
+    let Model::Known(config) = model else { return None };
+    config.vision.as_ref().filter(|_| image(model).is_none())?;
+    Some("an image does not fit the model's positions: no request has one".to_owned())
 }
 
 /// What the images of a model are, where it takes some and a prompt has room for one.

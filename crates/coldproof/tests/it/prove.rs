@@ -68,6 +68,11 @@ fn llava() {
 }
 
 #[test]
+fn images_are_on_the_first_stage_of_a_pipeline() {
+    proves_on("llava", &["--pp", "2"], "2");
+}
+
+#[test]
 fn each_cache_of_a_model_that_takes_images_shows_its_hit() {
     let out = tempfile::tempdir().unwrap();
     let folder = out.path().join("run");
