@@ -110,8 +110,8 @@ impl Family {
 
     /// Whether engines at large keep sources at the catalogue's slots, in its order and as they
     /// are; where they do not, what a cold load shows is the placement there. vLLM turns the
-    /// experts of gpt_oss, on CPU it widens the biases of qwen2, and of llava it leaves sources
-    /// out.
+    /// experts of gpt_oss, on CPU it widens the biases of qwen2, and by its source it leaves parts
+    /// of llava's tower out.
     #[must_use]
     pub const fn placed_alike(self) -> bool {
         !matches!(self, Self::GptOss | Self::Llava | Self::Qwen2)
