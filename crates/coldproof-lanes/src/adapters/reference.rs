@@ -82,7 +82,7 @@ fn asked(request: &GenerateRequest) -> reference::GenerateRequest {
 }
 
 fn shown(image: &Image) -> reference::Image {
-    reference::Image { at: image.at, pixels: image.pixels.clone() }
+    reference::Image { at: image.at, shape: image.shape, pixels: image.pixels.clone() }
 }
 
 fn answered(output: reference::Output) -> Output {

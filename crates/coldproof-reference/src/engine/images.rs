@@ -102,10 +102,12 @@ impl Core {
         };
         let mut free = 0;
         for image in &request.images {
-            let (found, wanted) = (image.pixels.len() as u64, vision.pixels());
-            if found != wanted {
+            let wanted = [vision.channels, vision.image_size, vision.image_size];
+            let (shape, found) = (image.shape.map(u64::from), image.pixels.len() as u64);
+            if shape != wanted || found != vision.pixels() {
                 return refused(format!(
-                    "an image of request `{name}` has {found} pixels; this model takes {wanted}"
+                    "an image of request `{name}` is {found} bytes of shape {shape:?}; this model \
+                     takes {wanted:?}"
                 ));
             }
             let count = vision.image_tokens();

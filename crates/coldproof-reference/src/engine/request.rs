@@ -15,7 +15,9 @@ pub enum Mode {
 pub struct Image {
     /// The position of the first token that it takes the place of.
     pub at: u32,
-    /// `[channels, rows, columns]`, in the size that the model's tower takes.
+    /// Channels, rows, columns: those that the model's tower takes.
+    pub shape: [u32; 3],
+    /// A byte each, in that order.
     pub pixels: Vec<u8>,
 }
 

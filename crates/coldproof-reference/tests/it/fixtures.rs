@@ -89,7 +89,7 @@ pub(crate) const IMAGE_ROWS: usize = 16;
 /// An image of 3 x 32 x 32 that begins with this value.
 pub(crate) fn image(at: u32, first: usize) -> Image {
     let pixels = (0..3 * 32 * 32).map(|index| ((first + 11 * index) % 251) as u8);
-    Image { at, pixels: pixels.collect() }
+    Image { at, shape: [3, 32, 32], pixels: pixels.collect() }
 }
 
 /// The request with an image behind its first token.

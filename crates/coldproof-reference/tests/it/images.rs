@@ -241,9 +241,11 @@ fn either_spelling_is_loaded_and_both_are_not() {
 fn what_is_no_image_of_the_model_is_refused() {
     let mut engine = engine();
     let with = |images: Vec<Image>| GenerateRequest { images, ..shown(Mode::Eager) };
-    let cut = Image { at: 1, pixels: vec![0; 3071] };
+    let cut = Image { pixels: vec![0; 3071], ..image(1, 0) };
+    let turned = Image { shape: [32, 32, 3], ..image(1, 0) };
     let cases = [
-        (with(vec![cut]), "has 3071 pixels; this model takes 3072"),
+        (with(vec![cut]), "is 3071 bytes of shape [3, 32, 32]"),
+        (with(vec![turned]), "of shape [32, 32, 3]; this model takes [3, 32, 32]"),
         (with(vec![image(0, 0)]), "the image at 0 of request `fixed` needs 16 tokens 330"),
         (with(vec![image(40, 0)]), "the image at 40"),
         (with(vec![image(1, 0), image(1, 1)]), "the image at 1"),
