@@ -76,7 +76,9 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     };
     let (from, to) = (read(&from, loader)?, read(&to, loader)?);
     same_model(&from, &to)?;
-    family_fits(family, &to.model)?;
+    if embedded {
+        faults::fit(&rows, &to.rules, to.model.model_type())?;
+    }
     let least = faults::least_tp(&rows);
     let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
@@ -215,18 +217,6 @@ fn scratch() -> Result<(tempfile::TempDir, Utf8PathBuf), Failure> {
     })?;
     interrupt::remove_on_interrupt(&made);
     Ok((scratch, made))
-}
-
-fn family_fits(needed: Option<&str>, model: &Model) -> Result<(), Failure> {
-    let found = model.model_type();
-    match needed.filter(|needed| *needed != found) {
-        None => Ok(()),
-        Some(needed) => Err(Failure::usage(
-            "--fault",
-            format!("the fault needs `{needed}`, and the model is `{found}`"),
-            "leave --from and --to out, or give checkpoints of that family",
-        )),
-    }
 }
 
 fn same_model(from: &Read, to: &Read) -> Result<(), Failure> {

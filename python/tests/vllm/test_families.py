@@ -10,7 +10,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from tests.vllm.conftest import Pairs, Proof, Prove
+    from tests.vllm.conftest import Change, Pair, Pairs, Proof, Prove, Tensors
 
 #: The RFC's categories that a vLLM without graphs and with one rank can show, and the transition.
 SHOWN = "2,3,6,7,transition"
@@ -135,3 +135,68 @@ def test_a_convolution_whose_kernel_is_not_copied_again(
         # Elsewhere the kernel takes the weight as it is.
         assert proof.code == 1
         assert blamed == wrong, proof.summary
+
+
+def with_latents(seed: int) -> Change:
+    """Latents of 512 and rotary keys of 64: the CPU's kernels take no others."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(tensors: Tensors) -> Tensors:
+        shapes = {
+            "q_b_proj": (4 * (32 + 64), 48),
+            "kv_a_proj_with_mqa": (512 + 64, 160),
+            "kv_a_layernorm": (512,),
+            "kv_b_proj": (4 * (32 + 32), 512),
+            "o_proj": (160, 4 * 32),
+        }
+        for layer in (0, 1):
+            for name, shape in shapes.items():
+                values = torch.randn(shape, generator=generator) / shape[-1] ** 0.5
+                key = f"model.layers.{layer}.self_attn.{name}.weight"
+                tensors[key] = (values + (len(shape) == 1)).to(torch.bfloat16)
+        return tensors
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def latent(pair: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A deepseek_v3 that vLLM's CPU build takes."""
+    return pair("deepseek_v3").changed(
+        tmp_path_factory.mktemp("latent"),
+        with_latents(1),
+        with_latents(2),
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        head_dim=64,
+        qk_head_dim=96,
+        v_head_dim=32,
+    )
+
+
+def test_absorbed_matrices_follow_their_projection(prove: Prove, latent: Pair) -> None:
+    backend = ("--engine-arg", 'attention_config={"backend": "CPU_MLA"}')
+    proof = prove(latent, "--lane", "differential", "--require", "2,3,4", *backend)
+    # The experts of the sparse layer are not packed again, as everywhere.
+    assert all(about.startswith("model.layers.1.mlp.experts") for about in proof.objects())
+    assert proof.category(2)["status"] == "pass", proof.summary
+    assert proof.category(2)["checks"] > 20
+    facts = [json.loads(line).get("fact", {}) for line in proof.evidence.read_text().splitlines()]
+    read = {fact["slot"] for fact in facts if fact.get("kind") == "read-back"}
+    for layer in (0, 1):
+        owner = f"model.layers.{layer}.self_attn.mla_attn.mla_attn"
+        assert {f"{owner}.W_UV", f"{owner}.W_UK_T"} <= read
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="another backend is taken")
+def test_a_projection_that_was_given_away_cannot_be_written_again(
+    prove: Prove, latent: Pair
+) -> None:
+    # The AMX backend packs both matrices for itself and leaves an empty `kv_b_proj.weight`, into
+    # which the reload copies what it loaded.
+    proof = prove(latent, "--lane", "differential", "--require", "2,3,4")
+    assert proof.code == 1
+    assert proof.objects() == ["finalize", "serve"], proof.summary
+    assert proof.objects("step-refused") == ["finalize"]
+    # As after every update that raises, the next request meets tensors on the meta device.
+    assert proof.objects("engine-died") == ["serve"]

@@ -10,7 +10,9 @@ use crate::error::{CheckpointError, Fault};
 use crate::json;
 
 use super::fields::Fields;
-use super::{ConfigError, Family, Processor, Rope, Swiglu, Vision, Window, gemma3};
+use super::{
+    ConfigError, Family, Grouping, Mla, Processor, Rope, Swiglu, Vision, Window, deepseek_v3, gemma3,
+};
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
 /// divide where they must, and their products fit 64 bits.
@@ -32,7 +34,7 @@ pub struct ModelConfig {
     pub heads: u64,
     /// Key-value heads; divides `heads`.
     pub kv_heads: u64,
-    /// Rows of a head; even.
+    /// Rows of a head, or of its rotary part alone where attention is latent; even.
     pub head_dim: u64,
     /// Positions that the rotary table covers.
     pub max_positions: u64,
@@ -46,6 +48,8 @@ pub struct ModelConfig {
     pub window: Option<Window>,
     /// Scores are multiplied by one over its root: `head_dim` in most families.
     pub query_scalar: f64,
+    /// Latent attention, in families that have it.
+    pub mla: Option<Mla>,
     /// Whether the head shares the embedding's storage.
     pub tied: bool,
     /// Experts, for families that have them.
@@ -77,7 +81,7 @@ pub enum AttentionBias {
 }
 
 /// A mixture of experts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moe {
     /// Experts of a sparse layer.
     pub experts: u64,
@@ -91,6 +95,12 @@ pub struct Moe {
     pub sparse_step: u64,
     /// Layers that are dense whatever the step says.
     pub mlp_only_layers: Vec<u64>,
+    /// Layers before this one are dense.
+    pub first_sparse: u64,
+    /// Experts that every token takes, side by side in one gated projection.
+    pub shared_experts: u64,
+    /// A choice by groups, in families that have it.
+    pub grouping: Option<Grouping>,
 }
 
 /// The most parameters a model may have; products of sizes stay far below 2^64.
@@ -137,6 +147,7 @@ impl ModelConfig {
         let (rope, global_rope) = family.ropes(fields)?;
         let kv_heads = family.kv_heads(fields, heads)?;
         let head_dim = family.head_dim(fields, hidden_size, heads)?;
+        let mla = family.mla(fields)?;
         let mut config = Self {
             family,
             dtype: read_dtype(root).or_else(|error| read_dtype(fields).map_err(|_| error))?,
@@ -149,13 +160,15 @@ impl ModelConfig {
             head_dim,
             max_positions: fields.required_size("max_position_embeddings")?,
             rms_norm_eps: fields.required_positive("rms_norm_eps")?,
+            query_scalar: match (family, &mla) {
+                (Family::Gemma3Text, _) => gemma3::query_scalar(fields)?,
+                (_, Some(mla)) => deepseek_v3::query_scalar(mla, &rope),
+                _ => head_dim as f64,
+            },
             rope,
             global_rope,
             window: None,
-            query_scalar: match family {
-                Family::Gemma3Text => gemma3::query_scalar(fields)?,
-                _ => head_dim as f64,
-            },
+            mla,
             tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::Gemma3Text),
             moe: family.moe(fields)?,
             swiglu: match family {
@@ -176,7 +189,9 @@ impl ModelConfig {
     #[must_use]
     pub fn moe_of(&self, layer: u64) -> Option<&Moe> {
         let sparse = |moe: &&Moe| {
-            (layer + 1).is_multiple_of(moe.sparse_step) && !moe.mlp_only_layers.contains(&layer)
+            layer >= moe.first_sparse
+                && (layer + 1).is_multiple_of(moe.sparse_step)
+                && !moe.mlp_only_layers.contains(&layer)
         };
         self.moe.as_ref().filter(sparse)
     }
@@ -239,11 +254,12 @@ impl ModelConfig {
             let reason = "rotary embedding needs an even number of rows".to_owned();
             return size("head_dim", self.head_dim, reason);
         }
-        if let Some(moe) = &self.moe
-            && moe.experts_per_token > moe.experts
-        {
-            let reason = format!("there are {} experts", moe.experts);
-            return size("num_experts_per_tok", moe.experts_per_token, reason);
+        if let Some(moe) = &self.moe {
+            if moe.experts_per_token > moe.experts {
+                let reason = format!("there are {} experts", moe.experts);
+                return size("num_experts_per_tok", moe.experts_per_token, reason);
+            }
+            deepseek_v3::check_grouping(moe)?;
         }
         let experts = self.moe.as_ref().map_or(0, |moe| u128::from(moe.experts));
         let tower = self.vision.as_ref().map_or(0, |vision| u128::from(vision.layers));
@@ -252,21 +268,14 @@ impl ModelConfig {
             let reason = format!("the model would have {sources} sources, above {SOURCES_MAX}");
             return size("num_hidden_layers", self.layers, reason);
         }
-        let wide = |value: u64| u128::from(value);
-        let expert_rows = self.moe.as_ref().map_or(0, |moe| wide(moe.intermediate_size));
-        // Each product is below 2^57, and there are at most 2^20 layers.
-        let attention = 4 * wide(self.heads) * wide(self.head_dim);
-        let rows = attention + 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
-        let largest = rows * wide(self.layers) + 2 * wide(self.vocab_size);
-        let tower = self.vision.as_ref().map_or(0, Vision::parameters);
-        let parameters = largest * wide(self.hidden_size) + tower;
+        let parameters = self.parameters();
         if parameters > PARAMETERS_MAX {
             let reason =
                 format!("the sizes together give {parameters} elements, above {PARAMETERS_MAX}");
             return size("hidden_size", self.hidden_size, reason);
         }
         // F32, cosines and sines.
-        let table = wide(self.max_positions) * wide(self.head_dim) * 4;
+        let table = u128::from(self.max_positions) * u128::from(self.head_dim) * 4;
         if table > ROTARY_BYTES_MAX {
             let reason = format!(
                 "its rotary table would take {table} bytes at a head_dim of {}, above \
@@ -276,6 +285,24 @@ impl ModelConfig {
             return size("max_position_embeddings", self.max_positions, reason);
         }
         Ok(())
+    }
+
+    /// About as many parameters as the sizes make, and not fewer.
+    fn parameters(&self) -> u128 {
+        let wide = |value: u64| u128::from(value);
+        let moe = |of: fn(&Moe) -> u64| self.moe.as_ref().map_or(0, |moe| wide(of(moe)));
+        let experts = moe(|moe| moe.experts) + moe(|moe| moe.shared_experts);
+        let expert_rows = moe(|moe| moe.intermediate_size);
+        // Each product is below 2^86, and there are at most 2^20 layers.
+        let attention = match &self.mla {
+            Some(mla) => mla.elements(self.hidden_size, self.heads),
+            None => 4 * wide(self.heads) * wide(self.head_dim) * wide(self.hidden_size),
+        };
+        let rows = 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
+        let layer = attention + rows * wide(self.hidden_size);
+        let tower = self.vision.as_ref().map_or(0, Vision::parameters);
+        let tables = 2 * wide(self.vocab_size) * wide(self.hidden_size);
+        layer * wide(self.layers) + tables + tower
     }
 }
 
@@ -288,6 +315,9 @@ impl Moe {
             norm_topk_prob: fields.flag("norm_topk_prob")?.unwrap_or(false),
             sparse_step: fields.size("decoder_sparse_step")?.unwrap_or(1),
             mlp_only_layers: fields.indices("mlp_only_layers")?,
+            first_sparse: 0,
+            shared_experts: 0,
+            grouping: None,
         })
     }
 }

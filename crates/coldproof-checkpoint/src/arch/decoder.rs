@@ -91,8 +91,12 @@ fn fused_heads(config: &ModelConfig, owner: &str, kind: &str, row: &[u64]) -> Ve
 
 /// A dense gated MLP.
 pub(super) fn dense_mlp(config: &ModelConfig, layer: u64) -> Vec<Group> {
-    let owner = format!("model.layers.{layer}.mlp");
-    let (rows, hidden) = (config.intermediate_size, config.hidden_size);
+    gated(config, &format!("model.layers.{layer}.mlp"), config.intermediate_size)
+}
+
+/// A gated projection of this many rows.
+pub(super) fn gated(config: &ModelConfig, owner: &str, rows: u64) -> Vec<Group> {
+    let hidden = config.hidden_size;
     let mut groups = Vec::new();
     for (name, half) in [("gate_proj", Half::Gate), ("up_proj", Half::Up)] {
         groups.push(Group::plain(rule(

@@ -98,16 +98,25 @@ impl<'a> Fields<'a> {
 
     /// A size: an integer from 1 on.
     pub(super) fn size(self, name: &str) -> Result<Option<u64>, ConfigError> {
+        self.whole(name, "size", 1)
+    }
+
+    /// A count: an integer from 0 on.
+    pub(super) fn count(self, name: &str) -> Result<Option<u64>, ConfigError> {
+        self.whole(name, "count", 0)
+    }
+
+    fn whole(self, name: &str, what: &str, least: u64) -> Result<Option<u64>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Value::Number(number) = value else {
             return Err(self.wrong_kind(name, "a whole number", value));
         };
         match number.as_u64() {
-            Some(size) if (1..=SIZE_MAX).contains(&size) => Ok(Some(size)),
+            Some(whole) if (least..=SIZE_MAX).contains(&whole) => Ok(Some(whole)),
             _ => Err(ConfigError::Size {
                 field: self.path(name),
                 value: number.to_string(),
-                reason: format!("a size is a whole number from 1 to {SIZE_MAX}"),
+                reason: format!("a {what} is a whole number from {least} to {SIZE_MAX}"),
             }),
         }
     }

@@ -17,6 +17,9 @@ pub(super) fn moe(fields: Fields<'_>) -> Result<Moe, ConfigError> {
         norm_topk_prob: true,
         sparse_step: 1,
         mlp_only_layers: Vec::new(),
+        first_sparse: 0,
+        shared_experts: 0,
+        grouping: None,
     })
 }
 

@@ -5,6 +5,7 @@ mod adapter;
 mod catalogue;
 mod config;
 mod decoder;
+mod deepseek_v3;
 mod error;
 mod experts;
 mod fields;
@@ -13,6 +14,7 @@ mod gpt_oss;
 mod llama;
 mod llava;
 mod mixtral;
+mod mla;
 mod outline;
 mod processor;
 mod qwen2;
@@ -30,11 +32,13 @@ use serde_json::json;
 pub(crate) use adapter::adapter_rank;
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
 pub use config::{Activation, AttentionBias, ModelConfig, Moe};
+pub use deepseek_v3::Grouping;
 pub use error::ConfigError;
 pub use gpt_oss::Swiglu;
+pub use mla::Mla;
 pub use outline::Outline;
 pub use processor::Processor;
-pub use rope::{Rope, RopeScaling};
+pub use rope::{Mscale, Rope, RopeScaling};
 pub use vision::{EncoderActivation, Vision};
 pub use window::Window;
 
@@ -44,6 +48,8 @@ use fields::Fields;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
+    /// DeepSeek-V3: latent attention, shared experts.
+    DeepseekV3,
     /// Gemma 3, text alone.
     Gemma3Text,
     /// GPT-OSS, not quantised.
@@ -64,7 +70,8 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::DeepseekV3,
         Self::Gemma3Text,
         Self::GptOss,
         Self::Llama,
@@ -79,6 +86,7 @@ impl Family {
     #[must_use]
     pub const fn model_type(self) -> &'static str {
         match self {
+            Self::DeepseekV3 => "deepseek_v3",
             Self::Gemma3Text => "gemma3_text",
             Self::GptOss => "gpt_oss",
             Self::Llama => "llama",
@@ -102,6 +110,7 @@ impl Family {
 
     fn moe(self, fields: Fields<'_>) -> Result<Option<Moe>, ConfigError> {
         match self {
+            Self::DeepseekV3 => deepseek_v3::moe(fields).map(Some),
             Self::Gemma3Text | Self::Llama | Self::Llava | Self::Qwen2 | Self::Qwen3 => Ok(None),
             Self::GptOss | Self::Mixtral => mixtral::moe(fields).map(Some),
             Self::Qwen3Moe => Moe::read(fields).map(Some),
@@ -110,11 +119,11 @@ impl Family {
 
     /// Whether engines at large keep sources at the catalogue's slots, in its order and as they
     /// are; where they do not, what a cold load shows is the placement there. vLLM turns the
-    /// experts of gpt_oss, on CPU it widens the biases of qwen2, and by its source it leaves parts
-    /// of llava's tower out.
+    /// experts of gpt_oss, widens the corrections of deepseek_v3 and, on CPU, the biases of qwen2,
+    /// and by its source it leaves parts of llava's tower out.
     #[must_use]
     pub const fn placed_alike(self) -> bool {
-        !matches!(self, Self::GptOss | Self::Llava | Self::Qwen2)
+        !matches!(self, Self::DeepseekV3 | Self::GptOss | Self::Llava | Self::Qwen2)
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
@@ -131,6 +140,7 @@ impl Family {
 
     fn kv_heads(self, fields: Fields<'_>, heads: u64) -> Result<u64, ConfigError> {
         match self {
+            Self::DeepseekV3 => deepseek_v3::kv_heads(fields, heads),
             Self::Llama | Self::Llava => llama::kv_heads(fields, heads),
             _ => fields.required_size("num_key_value_heads"),
         }
@@ -138,6 +148,8 @@ impl Family {
 
     fn head_dim(self, fields: Fields<'_>, hidden: u64, heads: u64) -> Result<u64, ConfigError> {
         match self {
+            // What is rotated of a head, as in transformers.
+            Self::DeepseekV3 => fields.required_size("qk_rope_head_dim"),
             Self::Llama | Self::Llava | Self::Mixtral | Self::Qwen2 => {
                 llama::head_dim(fields, hidden, heads)
             }
@@ -151,8 +163,17 @@ impl Family {
     /// Rotary parameters, and those of layers that attend to all positions, if they have others.
     fn ropes(self, fields: Fields<'_>) -> Result<(Rope, Option<Rope>), ConfigError> {
         match self {
+            Self::DeepseekV3 => Ok((Rope::read_scaled(fields)?, None)),
             Self::Gemma3Text => gemma3::ropes(fields),
             _ => Ok((Rope::read(fields)?, None)),
+        }
+    }
+
+    /// Dimensions of latent attention, in families that have it.
+    fn mla(self, fields: Fields<'_>) -> Result<Option<Mla>, ConfigError> {
+        match self {
+            Self::DeepseekV3 => Mla::read(fields).map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -167,6 +188,7 @@ impl Family {
     /// Refuses features of the family that would change what is computed.
     fn refuse(self, fields: Fields<'_>) -> Result<(), ConfigError> {
         match self {
+            Self::DeepseekV3 => return deepseek_v3::refuse(fields),
             Self::Gemma3Text => return gemma3::refuse(fields),
             Self::GptOss => return gpt_oss::refuse(fields),
             // No other field says whether it is used.
@@ -182,6 +204,7 @@ impl Family {
 
     fn layer(self, config: &ModelConfig, layer: u64) -> Vec<Group> {
         match self {
+            Self::DeepseekV3 => deepseek_v3::layer(config, layer),
             Self::Gemma3Text => gemma3::layer(config, layer),
             Self::GptOss => gpt_oss::layer(config, layer),
             Self::Llama | Self::Llava => llama::layer(config, layer),

@@ -53,7 +53,35 @@ pub enum RopeScaling {
         original_max_positions: u64,
         /// Whether the ramp begins and ends at whole pairs.
         truncate: bool,
+        /// Factors of its own, in families that have them.
+        mscale: Option<Mscale>,
     },
+}
+
+/// How strongly yarn multiplies, where the configuration says so.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mscale {
+    /// Of cosines and sines, before `all` is divided out.
+    pub rotated: f64,
+    /// Of queries and of keys, whole.
+    pub all: f64,
+}
+
+impl Mscale {
+    /// Both or none: with one of them, transformers and vLLM compute different factors.
+    fn read(fields: Fields<'_>) -> Result<Option<Self>, ConfigError> {
+        match (fields.positive("mscale")?, fields.positive("mscale_all_dim")?) {
+            (Some(rotated), Some(all)) => Ok(Some(Self { rotated, all })),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(fields.missing("mscale_all_dim")),
+            (None, Some(_)) => Err(fields.missing("mscale")),
+        }
+    }
+}
+
+/// The usual growth of yarn's magnitude.
+fn growth(factor: f64, mscale: f64) -> f64 {
+    if factor > 1.0 { 0.1 * mscale * libm::log(factor) + 1.0 } else { 1.0 }
 }
 
 impl Rope {
@@ -61,14 +89,23 @@ impl Rope {
         Self::read_or(fields, DEFAULT_THETA)
     }
 
+    /// Of a family that has [`Mscale`].
+    pub(super) fn read_scaled(fields: Fields<'_>) -> Result<Self, ConfigError> {
+        Self::read_with(fields, DEFAULT_THETA, Mscale::read)
+    }
+
     /// The parameters of one kind of layers.
     pub(super) fn of(fields: Fields<'_>) -> Result<Self, ConfigError> {
         let theta = base(&fields)?.unwrap_or(DEFAULT_THETA);
-        Ok(Self { theta, scaling: RopeScaling::read(fields)? })
+        Ok(Self { theta, scaling: RopeScaling::read(fields, no_mscale)? })
     }
 
     /// As [`Rope::read`], with the family's own base where the configuration names none.
     pub(super) fn read_or(fields: Fields<'_>, usual: f64) -> Result<Self, ConfigError> {
+        Self::read_with(fields, usual, no_mscale)
+    }
+
+    fn read_with(fields: Fields<'_>, usual: f64, mscale: ReadMscale) -> Result<Self, ConfigError> {
         let outer_theta = base(&fields)?;
         let parameters = fields.object("rope_parameters")?;
         let scaling = fields.object("rope_scaling")?;
@@ -89,7 +126,7 @@ impl Rope {
         fields.only("partial_rotary_factor", &[json!(1), json!(1.0)])?;
         let scaling = match (parameters, scaling) {
             (Some(new), Some(old)) => {
-                let (new, old) = (RopeScaling::read(new)?, RopeScaling::read(old)?);
+                let (new, old) = (RopeScaling::read(new, mscale)?, RopeScaling::read(old, mscale)?);
                 if new != old {
                     return Err(ConfigError::Disagree {
                         first: "rope_parameters".to_owned(),
@@ -100,7 +137,7 @@ impl Rope {
                 }
                 new
             }
-            (Some(only), None) | (None, Some(only)) => RopeScaling::read(only)?,
+            (Some(only), None) | (None, Some(only)) => RopeScaling::read(only, mscale)?,
             (None, None) => RopeScaling::Default,
         };
         Ok(Self { theta: inner_theta.or(outer_theta).unwrap_or(usual), scaling })
@@ -126,8 +163,21 @@ impl Rope {
     #[must_use]
     pub fn magnitude(&self) -> f32 {
         match self.scaling {
-            RopeScaling::Yarn { factor, .. } if factor > 1.0 => {
-                (0.1 * libm::log(factor) + 1.0) as f32
+            RopeScaling::Yarn { factor, mscale: None, .. } => growth(factor, 1.0) as f32,
+            RopeScaling::Yarn { factor, mscale: Some(mscale), .. } => {
+                (growth(factor, mscale.rotated) / growth(factor, mscale.all)) as f32
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// Factor of scores: that of whole queries times that of whole keys.
+    #[must_use]
+    pub fn score_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { factor, mscale: Some(mscale), .. } => {
+                let one = growth(factor, mscale.all);
+                one * one
             }
             _ => 1.0,
         }
@@ -168,8 +218,17 @@ fn base(fields: &Fields<'_>) -> Result<Option<f64>, ConfigError> {
     }
 }
 
+/// Reads yarn's own factors, or refuses them.
+type ReadMscale = fn(Fields<'_>) -> Result<Option<Mscale>, ConfigError>;
+
+fn no_mscale(fields: Fields<'_>) -> Result<Option<Mscale>, ConfigError> {
+    fields.only("mscale", &[])?;
+    fields.only("mscale_all_dim", &[])?;
+    Ok(None)
+}
+
 impl RopeScaling {
-    fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
+    fn read(fields: Fields<'_>, mscale: ReadMscale) -> Result<Self, ConfigError> {
         fields.only("partial_rotary_factor", &[json!(1), json!(1.0)])?;
         let (name, kind) =
             fields.either_text(["rope_type", "type"])?.unwrap_or(("rope_type", "default"));
@@ -195,9 +254,8 @@ impl RopeScaling {
                 })
             }
             "yarn" => {
-                for other in ["attention_factor", "mscale", "mscale_all_dim"] {
-                    fields.only(other, &[])?;
-                }
+                fields.only("attention_factor", &[])?;
+                let mscale = mscale(fields)?;
                 let beta_fast = fields.positive("beta_fast")?.unwrap_or(32.0);
                 let beta_slow = fields.positive("beta_slow")?.unwrap_or(1.0);
                 if beta_fast <= beta_slow {
@@ -214,6 +272,7 @@ impl RopeScaling {
                     original_max_positions: fields
                         .required_size("original_max_position_embeddings")?,
                     truncate: fields.flag("truncate")?.unwrap_or(true),
+                    mscale,
                 })
             }
             other => Err(ConfigError::Unsupported {

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod deepseek_v3;
+
 /// A small model in the spelling of transformers 5.
 fn new_spelling(model_type: &str) -> Value {
     json!({
@@ -87,7 +89,8 @@ fn what_is_not_computed_is_refused_by_name() {
         (
             json!({"model_type": "gpt2"}),
             "the field `model_type` is `gpt2`, which is not supported (supported: \
-             `gemma3_text`, `gpt_oss`, `llama`, `llava`, `mixtral`, `qwen2`, `qwen3`, `qwen3_moe`)",
+             `deepseek_v3`, `gemma3_text`, `gpt_oss`, `llama`, `llava`, `mixtral`, `qwen2`, \
+             `qwen3`, `qwen3_moe`)",
         ),
         (
             json!({"rope_parameters": longrope}),

@@ -13,6 +13,8 @@ pub(crate) fn fixtures() -> Utf8PathBuf {
 /// All fixtures, as (family, directory).
 pub(crate) fn all_fixtures() -> Vec<(&'static str, Utf8PathBuf)> {
     [
+        "deepseek_v3",
+        "deepseek_v3_yarn",
         "gemma3",
         "gemma3_global",
         "gpt_oss",

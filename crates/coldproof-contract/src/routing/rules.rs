@@ -33,6 +33,13 @@ pub enum Half {
 pub enum Sharding {
     /// All of it on every rank.
     Replicated,
+    /// All of it on every rank, from row `first` on of a slot that stacks several sources.
+    Stacked {
+        /// Its first row in the slot.
+        first: u64,
+        /// Rows of the slot.
+        rows: u64,
+    },
     /// Output rows cut into equal parts (column-parallel layer): the first axis.
     Column,
     /// Input columns cut into equal parts (row-parallel layer): the last axis.
@@ -291,6 +298,7 @@ impl Cut<'_> {
     fn place_as(&self, sharding: &Sharding) -> Placed {
         match *sharding {
             Sharding::Replicated => self.replicated(),
+            Sharding::Stacked { first, rows } => self.stacked(first, rows),
             Sharding::Column => self.along(0),
             Sharding::Row => self.along(self.last_axis()?),
             Sharding::Encoder { heads, ref cut } => {
@@ -379,6 +387,15 @@ impl Cut<'_> {
         let whole = Fragment::whole(self.shape());
         let piece = Piece { source_fragment: whole.clone(), slot_fragment: whole };
         Ok((vec![piece], self.shape().to_vec()))
+    }
+
+    fn stacked(&self, first: u64, rows: u64) -> Placed {
+        let own = self.extent(0)?;
+        if first.checked_add(own).is_none_or(|end| end > rows) {
+            return Err(self.misfit(format!("from row {first} on it exceeds {rows} rows")));
+        }
+        let shape = replaced(self.shape(), 0, rows);
+        Ok((vec![self.piece(0, Span::new(0, own), first, &shape)], shape))
     }
 
     fn along(&self, axis: usize) -> Placed {

@@ -70,6 +70,7 @@ pub(crate) fn all() -> Vec<Layout> {
     all.extend([kv_heads_fewer_than_ranks(), heads_on_one_rank(), experts()]);
     all.extend([fused_experts(), fused_experts_on_one_rank(), experts_by_inputs()]);
     all.extend([encoder_that_the_ranks_divide(), encoder_that_the_ranks_do_not_divide()]);
+    all.push(stacked());
     all
 }
 
@@ -395,6 +396,24 @@ fn fused_experts() -> Layout {
                 "d1 d3 d5 d7 d9 d11",
                 &["d[0..2,0..3,1..2] w2[0..2,0..3,0..1]"],
             ),
+        ],
+    }
+}
+
+fn stacked() -> Layout {
+    let stacked = |source: &str, rows: u64, first: u64| {
+        rule(source, &[rows, 2], "ab", Sharding::Stacked { first, rows: 3 })
+    };
+    let elements = "a0 a1 b0 b1 b2 b3";
+    let moves = &["a[0..1,0..2] ab[0..1,0..2]", "b[0..2,0..2] ab[1..3,0..2]"];
+    Layout {
+        name: "1 and 2 stacked rows on each of 2 ranks",
+        tp: 2,
+        rules: vec![stacked("a", 1, 0), stacked("b", 2, 1)],
+        aliases: &[],
+        tables: vec![
+            table(0, "ab", &[3, 2], elements, moves),
+            table(1, "ab", &[3, 2], elements, moves),
         ],
     }
 }

@@ -106,6 +106,8 @@ fn shapes_that_do_not_fit_their_rule_are_refused() {
     for (shape, sharding) in [
         (vec![9, 2], heads),
         (vec![], Sharding::Row),
+        (vec![2, 2], Sharding::Stacked { first: 2, rows: 3 }),
+        (vec![2, 2], Sharding::Stacked { first: u64::MAX, rows: 3 }),
         (vec![4], Sharding::ExpertRow { expert: 0, experts: 2 }),
         (vec![4, 2], Sharding::ExpertRow { expert: 2, experts: 2 }),
         (vec![2, 3, 2], Sharding::FusedExpertsGateUp),

@@ -79,6 +79,7 @@ impl Worker {
             }
             HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
+            HookKind::Absorb { .. } => "latent_attention.absorbed_bf16".to_owned(),
             HookKind::Widen { kernel, .. } => (*kernel).to_owned(),
         };
         self.hooks.iter().map(|hook| state(&hook.layer, "kernel", &kernel(&hook.kind))).collect()

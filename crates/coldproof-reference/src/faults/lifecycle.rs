@@ -1,10 +1,21 @@
-//! Room 3: a loader of another phase, and a count that is full though a source is missing.
+//! Room 3: a loader of another phase, a count that is full though a source is missing, and a layer
+//! that post-load does not reach.
 
 use coldproof_contract::words::{Packing, Span};
 
 use super::{FaultId, Variant};
-use crate::loader::{HeadPart, Layout, Move, Source, convert_slot, write_moves};
+use crate::loader::{HeadPart, Hook, Layout, Move, Source, convert_slot, write_moves};
 use crate::ranks::{Failure, Worker};
+
+/// The hooks of a load in the order of their post-load: all of them, in model order, unless F3.05
+/// says otherwise.
+pub(crate) fn dispatched(worker: &Worker) -> Vec<Hook> {
+    let (deferred, mut hooks): (Vec<Hook>, Vec<Hook>) = (worker.hooks.iter().cloned())
+        .partition(|hook| worker.fault_on(FaultId::F3_05, &hook.layer).is_some());
+    let late = |hook: &Hook| worker.fault_on(FaultId::F3_05, &hook.layer) == Some(Variant::Twin);
+    hooks.extend(deferred.into_iter().filter(late));
+    hooks
+}
 
 /// F3.06: takes k and v of its layer. Says whether it took the source.
 pub(crate) fn apply_head_rows(

@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use caches::invalidation;
 pub(crate) use derived::widen_norm;
-pub(crate) use lifecycle::{apply_head_rows, write_experts};
+pub(crate) use lifecycle::{apply_head_rows, dispatched, write_experts};
 pub(crate) use names::take_fused;
 pub(crate) use routing::replicated_pieces;
 pub(crate) use state::restore_rotary;
-pub(crate) use storage::{bind_permutation, reset_workspace};
+pub(crate) use storage::{bind_absorbed, bind_permutation, reset_workspace};
 
 /// What the names of a model's text part begin with, where it has others.
 const TEXT_PART: &str = "language_model.";
@@ -31,6 +31,9 @@ const TEXT_PART: &str = "language_model.";
 /// A fault of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FaultId {
+    /// An absorbed matrix rebound.
+    #[serde(rename = "F1.01")]
+    F1_01,
     /// Kernel-owned scratch rebound.
     #[serde(rename = "F1.05")]
     F1_05,
@@ -43,6 +46,9 @@ pub enum FaultId {
     /// A loader of the layout before post-load.
     #[serde(rename = "F3.01")]
     F3_01,
+    /// A layer that post-load does not reach.
+    #[serde(rename = "F3.05")]
+    F3_05,
     /// One source applied twice, another never.
     #[serde(rename = "F3.06")]
     F3_06,
@@ -102,7 +108,7 @@ pub struct FaultRow {
     pub object: &'static str,
     /// The finding code that it must give.
     pub code: &'static str,
-    /// The family that it needs, or nothing where any will do.
+    /// The family that it is made for, or nothing where that is no matter.
     pub family: Option<&'static str>,
     /// The fewest tensor-parallel ranks that show it.
     pub min_tp: u32,
@@ -115,7 +121,18 @@ pub struct FaultRow {
 }
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 10] = [
+pub const FAULTS: [FaultRow; 12] = [
+    FaultRow {
+        id: FaultId::F1_01,
+        room: "storage",
+        object: "model.layers.0.self_attn.mla_attn.mla_attn.W_UV",
+        code: "slot-rebound",
+        family: Some("deepseek_v3"),
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "post-load of a reload binds a new absorbed matrix and frees the captured one",
+        twin: "makes a new absorbed matrix, copies it into the bound one and frees the new one",
+    },
     FaultRow {
         id: FaultId::F1_05,
         room: "storage",
@@ -160,6 +177,17 @@ pub const FAULTS: [FaultRow; 10] = [
         spelling: Spelling::Any,
         fault: "the loader of a reload writes rows as if the storage were not packed yet",
         twin: "unpacks the storage, writes rows and packs it again",
+    },
+    FaultRow {
+        id: FaultId::F3_05,
+        room: "lifecycle",
+        object: "model.layers.0.self_attn.mla_attn.mla_attn",
+        code: "finalised-never",
+        family: Some("deepseek_v3"),
+        min_tp: 1,
+        spelling: Spelling::Any,
+        fault: "post-load of a reload does not reach the layer, whose absorbed matrices stay old",
+        twin: "post-load of a reload reaches the layer after all others",
     },
     FaultRow {
         id: FaultId::F3_06,
@@ -229,6 +257,23 @@ pub const FAULTS: [FaultRow; 10] = [
     },
 ];
 
+impl FaultRow {
+    /// The parameter that a model must have for this fault to have its object, or nothing where any
+    /// model will do.
+    #[must_use]
+    pub const fn parameter(&self) -> Option<&'static str> {
+        match self.id {
+            FaultId::F1_01 | FaultId::F3_05 => Some("model.layers.0.self_attn.kv_b_proj.weight"),
+            FaultId::F1_05 | FaultId::F1_08 => Some("model.layers.0.self_attn.o_proj.weight"),
+            FaultId::F2_01 => Some("model.norm.weight"),
+            FaultId::F3_01 | FaultId::F6_02 => Some("model.layers.0.mlp.experts.w13_weight"),
+            FaultId::F3_06 => Some("model.layers.0.self_attn.qkv_proj.weight"),
+            FaultId::F5_01 => Some("model.layers.0.mlp.gate.weight"),
+            FaultId::F4_02 | FaultId::F7_02 | FaultId::F7_03 => None,
+        }
+    }
+}
+
 impl FaultId {
     /// What is known of it.
     #[must_use]
@@ -241,10 +286,12 @@ impl FaultId {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::F1_01 => "F1.01",
             Self::F1_05 => "F1.05",
             Self::F1_08 => "F1.08",
             Self::F2_01 => "F2.01",
             Self::F3_01 => "F3.01",
+            Self::F3_05 => "F3.05",
             Self::F3_06 => "F3.06",
             Self::F4_02 => "F4.02",
             Self::F5_01 => "F5.01",
@@ -318,6 +365,6 @@ mod tests {
         assert!(FAULTS.is_sorted_by_key(|row| row.id));
         assert_eq!(FaultId::F7_03 as usize + 1, FAULTS.len());
         let error = "F9.99".parse::<FaultId>().expect_err("no such fault");
-        assert!(error.to_string().contains("F1.05, F1.08"), "{error}");
+        assert!(error.to_string().contains("F1.01, F1.05, F1.08"), "{error}");
     }
 }

@@ -11,19 +11,32 @@ use crate::slots::SlotId;
 /// Clears a kernel's scratch, in place unless F1.05 says otherwise.
 pub(crate) fn reset_workspace(worker: &mut Worker, workspace: SlotId) -> Result<(), Failure> {
     let zeros = vec![0; worker.slots[workspace].spec.bytes() as usize];
-    let name = worker.slots[workspace].spec.name.0.clone();
-    let variant = worker.fault_on(FaultId::F1_05, &name);
-    match (variant, worker.slots[workspace].storage) {
+    refill(worker, workspace, &zeros, FaultId::F1_05)
+}
+
+/// Stores an absorbed matrix, in place unless F1.01 says otherwise.
+pub(crate) fn bind_absorbed(
+    worker: &mut Worker,
+    matrix: SlotId,
+    bytes: &[u8],
+) -> Result<(), Failure> {
+    refill(worker, matrix, bytes, FaultId::F1_01)
+}
+
+/// Writes a whole slot, in place unless this fault rebinds it.
+fn refill(worker: &mut Worker, slot: SlotId, bytes: &[u8], id: FaultId) -> Result<(), Failure> {
+    let name = worker.slots[slot].spec.name.0.clone();
+    match (worker.fault_on(id, &name), worker.slots[slot].storage) {
         (Some(Variant::Faulty), Some(old)) => {
-            let new = fresh(worker, &old, &zeros, &name)?;
+            let new = fresh(worker, &old, bytes, &name)?;
             worker.device.free(old.storage)?;
-            worker.slots[workspace].storage = Some(new);
+            worker.slots[slot].storage = Some(new);
             Ok(())
         }
-        (Some(Variant::Twin), Some(old)) => replace_by_copy(worker, &old, &zeros, &name),
+        (Some(Variant::Twin), Some(old)) => replace_by_copy(worker, &old, bytes, &name),
         _ => {
-            let address = bind(&mut worker.device, &mut worker.slots, workspace)?;
-            Ok(worker.device.write(address, &zeros)?)
+            let address = bind(&mut worker.device, &mut worker.slots, slot)?;
+            Ok(worker.device.write(address, bytes)?)
         }
     }
 }

@@ -24,7 +24,8 @@ pub enum Tables {
 /// padding: nothing is written for it, and its attention is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Paging {
-    /// F32 `[blocks, 2, block_size, kv_heads, head_dim]`: keys, then values, of each block.
+    /// F32 `[blocks, 2, block_size, kv_heads, head_dim]`: keys, then values, of each block. Of
+    /// latents, F32 `[blocks, block_size, kv_heads * head_dim]`.
     pub cache: Address,
     /// I32 `[1 or m, max_blocks]`.
     pub tables: Address,
@@ -52,6 +53,10 @@ impl Paging {
 
     pub(super) const fn cache_shape(&self) -> [usize; 5] {
         [self.blocks, 2, self.block_size, self.kv_heads, self.head_dim]
+    }
+
+    pub(super) const fn latent_shape(&self) -> [usize; 3] {
+        [self.blocks, self.block_size, self.width()]
     }
 
     pub(super) const fn tables_shape(&self, m: usize) -> [usize; 2] {
@@ -97,6 +102,11 @@ impl Paging {
         let half = self.block_size * self.width() * WORD_BYTES;
         let keys = element(self.cache, i64::from(block) * 2, half);
         (keys, element(keys, 1, half))
+    }
+
+    /// The address of block `block` of a cache of latents.
+    pub(super) fn latent_block(&self, block: i32) -> Address {
+        element(self.cache, i64::from(block), self.block_size * self.width() * WORD_BYTES)
     }
 }
 

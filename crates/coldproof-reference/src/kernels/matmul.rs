@@ -80,6 +80,20 @@ impl Weights for InputPanels<'_> {
     }
 }
 
+/// `[columns, rows]`, inputs before outputs, row-major.
+pub(super) struct InputRows<'a> {
+    pub(super) elements: &'a [bf16],
+    pub(super) rows: usize,
+}
+
+impl Weights for InputRows<'_> {
+    fn widen(&self, row: usize, columns: Range<usize>, tile: &mut [f32]) {
+        for (value, column) in tile.iter_mut().zip(columns) {
+            *value = self.elements[column * self.rows + row].to_f32();
+        }
+    }
+}
+
 /// `y[m, n] = x[m, k] · wᵀ` for `w[n, k]`; `x` has `m * k` elements; 0 blocks are 1.
 pub(super) fn product(x: &[f32], k: usize, w: &impl Weights, n: usize, blocks: usize) -> Vec<f32> {
     let m = x.len().checked_div(k).unwrap_or(0);

@@ -20,8 +20,12 @@ mod encoder_attention;
 mod expert_bias;
 mod expert_ranks;
 mod experts;
+mod grouped_top_k;
+mod head_linear;
 mod kv;
 mod layer_norm;
+mod latent;
+mod latent_attention;
 mod linear;
 mod linear_permuted;
 mod matmul;
@@ -30,6 +34,7 @@ mod patches;
 mod rope;
 mod router;
 mod scale;
+mod slice_norm;
 mod stages;
 
 use coldproof_contract::evidence::ArgFact;
@@ -45,8 +50,12 @@ pub use encoder_attention::EncoderAttention;
 pub use expert_bias::ExpertBias;
 pub use expert_ranks::{ELSEWHERE, LocalExperts, SelectExperts};
 pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
+pub use grouped_top_k::GroupedTopK;
+pub use head_linear::HeadLinear;
 pub use kv::{KvWrite, Paging, Tables};
 pub use layer_norm::LayerNorm;
+pub use latent::{Columns, LatentDims, LatentRope, LatentWrite};
+pub use latent_attention::LatentAttention;
 pub use linear::Linear;
 pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
 pub use matmul::PANEL_COLUMNS;
@@ -55,6 +64,7 @@ pub use patches::{Patches, TowerRows};
 pub use rope::Rope;
 pub use router::RouterTopK;
 pub use scale::Scale;
+pub use slice_norm::SliceNorm;
 pub use stages::{StageReceive, StageSend};
 
 pub(crate) use context::Context;
@@ -94,6 +104,16 @@ pub enum Kernel {
     KvWrite(KvWrite),
     /// Attention over the paged cache.
     PagedAttention(PagedAttention),
+    /// Norm of some columns.
+    SliceNorm(SliceNorm),
+    /// Rotary embedding of queries and of the key that heads share.
+    LatentRope(LatentRope),
+    /// Latents into the paged cache.
+    LatentWrite(LatentWrite),
+    /// Attention over cached latents.
+    LatentAttention(LatentAttention),
+    /// One matrix product a head.
+    HeadLinear(HeadLinear),
     /// `act(gate) * up`.
     GatedMul(GatedMul),
     /// One factor for all elements.
@@ -108,6 +128,8 @@ pub enum Kernel {
     Copy(Copy),
     /// The experts of each token.
     RouterTopK(RouterTopK),
+    /// The experts of each token, by groups.
+    GroupedTopK(GroupedTopK),
     /// Matrix products with stacked, packed experts.
     ExpertLinear(ExpertLinear),
     /// Weighted sum over experts.
@@ -170,6 +192,11 @@ impl Kernel {
             Self::Rope(op) => op,
             Self::KvWrite(op) => op,
             Self::PagedAttention(op) => op,
+            Self::SliceNorm(op) => op,
+            Self::LatentRope(op) => op,
+            Self::LatentWrite(op) => op,
+            Self::LatentAttention(op) => op,
+            Self::HeadLinear(op) => op,
             Self::GatedMul(op) => op,
             Self::Scale(op) => op,
             Self::ClampedSwiglu(op) => op,
@@ -177,6 +204,7 @@ impl Kernel {
             Self::Add(op) => op,
             Self::Copy(op) => op,
             Self::RouterTopK(op) => op,
+            Self::GroupedTopK(op) => op,
             Self::ExpertLinear(op) => op,
             Self::MoeCombine(op) => op,
             Self::AllReduce(op) => op,
@@ -215,6 +243,11 @@ kernel_from!(
     Rope,
     KvWrite,
     PagedAttention,
+    SliceNorm,
+    LatentRope,
+    LatentWrite,
+    LatentAttention,
+    HeadLinear,
     GatedMul,
     Scale,
     ClampedSwiglu,
@@ -222,6 +255,7 @@ kernel_from!(
     Add,
     Copy,
     RouterTopK,
+    GroupedTopK,
     ExpertLinear,
     MoeCombine,
     AllReduce,

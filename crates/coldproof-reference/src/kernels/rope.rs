@@ -96,7 +96,8 @@ impl Rope {
     }
 }
 
-fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+/// Element `i` with `i + head.len() / 2`.
+pub(super) fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (low, high) = head.split_at_mut(cos.len());
     for (((low, high), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
         let (a, b) = (*low, *high);

@@ -22,7 +22,7 @@ pub(crate) enum HeadNorms {
 
 /// The output projection's kernel object: it owns what is no parameter.
 #[derive(Clone, Debug)]
-struct OutputKernel {
+pub(super) struct OutputKernel {
     weight: SlotId,
     bias: Option<SlotId>,
     permutation: SlotId,
@@ -65,7 +65,7 @@ impl Attention {
             qkv_bias,
             q_norm,
             k_norm,
-            output: OutputKernel::declare(builder, &format!("{path}.o_proj")),
+            output: OutputKernel::declare(builder, &format!("{path}.o_proj"), heads.dim),
             cache: declare_cache(builder, &path, kv_heads),
             query_heads,
             kv_heads,
@@ -124,15 +124,16 @@ impl Attention {
 }
 
 impl OutputKernel {
-    fn declare(builder: &mut Builder<'_>, path: &str) -> Self {
-        let (hidden, heads) = (builder.dims.hidden, builder.dims.heads());
-        let (_, query_heads) = builder.shard.heads(heads.query);
-        let columns = query_heads * heads.dim;
+    /// Of heads that are this wide.
+    pub(super) fn declare(builder: &mut Builder<'_>, path: &str, head_dim: u64) -> Self {
+        let (hidden, heads) = (builder.dims.hidden, builder.dims.query_heads);
+        let (_, local) = builder.shard.heads(heads);
+        let columns = local * head_dim;
         let name = format!("{path}.weight");
         let order = SlotName(format!("{path}/kernel.act_perm"));
         let packing = Packing::ColumnsPermuted { permutation: order.clone() };
         let weight = builder.packed(&name, &[hidden, columns], packing);
-        let shape = [hidden, heads.query * heads.dim];
+        let shape = [hidden, heads * head_dim];
         builder.sharded(name, &shape, weight, Target::Row);
         let biased = builder.dims.attention_bias == AttentionBias::All;
         let bias = biased.then(|| builder.replicated(&format!("{path}.bias"), &[hidden]));
@@ -150,7 +151,8 @@ impl OutputKernel {
         Self { weight, bias, permutation, workspace }
     }
 
-    fn forward(
+    /// The output, complete over the ranks, of `k` inputs on this one.
+    pub(super) fn forward(
         &self,
         forward: &mut Forward<'_>,
         x: Address,

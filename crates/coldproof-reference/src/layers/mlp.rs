@@ -13,23 +13,24 @@ use crate::slots::SlotId;
 pub(crate) struct Mlp {
     gate_up: SlotId,
     down: SlotId,
+    inner: u64,
 }
 
 impl Mlp {
-    /// The projections under `{path}.mlp`.
-    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str) -> Self {
-        let (inner, hidden) = (builder.dims.intermediate, builder.dims.hidden);
+    /// The projections at `path`, of this inner width.
+    pub(crate) fn declare(builder: &mut Builder<'_>, path: &str, inner: u64) -> Self {
+        let hidden = builder.dims.hidden;
         let local = inner / builder.shard.ranks;
-        let name = format!("{path}.mlp.gate_up_proj.weight");
+        let name = format!("{path}.gate_up_proj.weight");
         let gate_up = builder.parameter(&name, &[2 * local, hidden]);
         for (source, half) in [("gate_proj", Half::Gate), ("up_proj", Half::Up)] {
-            let source = format!("{path}.mlp.{source}.weight");
+            let source = format!("{path}.{source}.weight");
             builder.sharded(source, &[inner, hidden], gate_up, Target::GateUp(half));
         }
-        let name = format!("{path}.mlp.down_proj.weight");
+        let name = format!("{path}.down_proj.weight");
         let down = builder.parameter(&name, &[hidden, local]);
         builder.sharded(name, &[hidden, inner], down, Target::Row);
-        Self { gate_up, down }
+        Self { gate_up, down, inner }
     }
 
     /// The layer's output, complete over the ranks.
@@ -39,7 +40,7 @@ impl Mlp {
         x: Address,
     ) -> Result<Address, LayerError> {
         let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
-        let width = (forward.dims.intermediate / forward.shard.ranks) as usize;
+        let width = (self.inner / forward.shard.ranks) as usize;
         let gate_up =
             forward.column_parallel(self.gate_up, (x, hidden), (2 * width, "gate_up"), m)?;
         let inner = forward.buffer(m, width, "inner")?;

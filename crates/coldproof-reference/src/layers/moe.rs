@@ -3,7 +3,7 @@
 use coldproof_checkpoint::arch::Activation;
 use coldproof_contract::words::{Address, Packing};
 
-use super::{ExpertRanks, Forward, LayerError, Router};
+use super::{ExpertRanks, Forward, LayerError, Mlp, Router};
 use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, GatedMul, MoeCombine, PANEL_COLUMNS};
 use crate::loader::{Half, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
@@ -26,6 +26,7 @@ pub(crate) struct Moe {
     router: Router,
     w13: SlotId,
     w2: SlotId,
+    shared: Option<Mlp>,
     experts: Experts,
     ranks: ExpertRanks,
 }
@@ -51,11 +52,14 @@ impl Moe {
         let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
         declare_sources(builder, &layer, (experts, &ranks), names, (w13, w2));
         builder.hook(&layer, HookKind::Experts { w13, w2 });
-        Self { router, w13, w2, experts: experts.clone(), ranks }
+        let wide = experts.shared;
+        let shared = format!("{path}.shared_experts");
+        let shared = (wide > 0).then(|| Mlp::declare(builder, &shared, wide));
+        Self { router, w13, w2, shared, experts: experts.clone(), ranks }
     }
 
     /// The layer's output, complete over the ranks. Every expert's output is complete before
-    /// experts are added.
+    /// experts are added, and those that every token takes come last.
     pub(crate) fn forward(
         &self,
         forward: &mut Forward<'_>,
@@ -107,6 +111,10 @@ impl Moe {
         self.ranks.select(forward, places, outputs, top_k)?;
         let y = forward.buffer(m, hidden, "fed")?;
         forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;
+        if let Some(shared) = &self.shared {
+            let every = shared.forward(forward, x)?;
+            forward.add(y, every)?;
+        }
         Ok(y)
     }
 }

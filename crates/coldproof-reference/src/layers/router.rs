@@ -3,7 +3,7 @@
 use coldproof_contract::words::Address;
 
 use super::{Forward, LayerError};
-use crate::kernels::{AddBias, RouterTopK};
+use crate::kernels::{AddBias, GroupedTopK, RouterTopK};
 use crate::models::{Builder, Experts};
 use crate::slots::SlotId;
 
@@ -12,6 +12,7 @@ use crate::slots::SlotId;
 pub(crate) struct Router {
     weight: SlotId,
     bias: Option<SlotId>,
+    correction: Option<SlotId>,
 }
 
 impl Router {
@@ -26,7 +27,10 @@ impl Router {
         let weight = builder.replicated(&format!("{path}.weight"), &weight);
         let name = format!("{path}.bias");
         let bias = biased.then(|| builder.replicated(&name, &[experts.count]));
-        Self { weight, bias }
+        let name = format!("{path}.e_score_correction_bias");
+        let grouped = experts.grouping.is_some();
+        let correction = grouped.then(|| builder.replicated(&name, &[experts.count]));
+        Self { weight, bias, correction }
     }
 
     /// Ids and weights of each token's experts.
@@ -46,7 +50,25 @@ impl Router {
         }
         let ids = forward.buffer(m, top_k, "expert_ids")?;
         let weights = forward.buffer(m, top_k, "expert_weights")?;
-        let (experts, renormalise) = (count, experts.renormalise);
+        let renormalise = experts.renormalise;
+        if let (Some(grouping), Some(correction)) = (experts.grouping, self.correction) {
+            let correction = forward.slots.address(correction)?;
+            forward.launch(GroupedTopK {
+                logits,
+                correction,
+                ids,
+                weights,
+                m,
+                experts: count,
+                top_k,
+                groups: grouping.groups as usize,
+                chosen: grouping.chosen as usize,
+                renormalise,
+                scale: grouping.scale as f32,
+            })?;
+            return Ok((ids, weights));
+        }
+        let experts = count;
         forward.launch(RouterTopK { logits, ids, weights, m, experts, top_k, renormalise })?;
         Ok((ids, weights))
     }

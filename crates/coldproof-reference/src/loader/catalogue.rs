@@ -33,6 +33,11 @@ pub(crate) enum Half {
 pub(crate) enum Target {
     /// All of it on every rank.
     Replicated,
+    /// All of it on every rank, as rows of a slot that stacks several sources.
+    Stacked {
+        /// Its first row there.
+        first: u64,
+    },
     /// Rows of the vocabulary, padded with zeros.
     Vocabulary,
     /// The first axis in equal parts.

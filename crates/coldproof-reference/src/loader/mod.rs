@@ -5,6 +5,7 @@
 //! storage is in: through the packing where that is known (experts), after restoring logical order
 //! where the packing itself depends on the new weights (`o_proj`).
 
+mod absorb;
 mod apply;
 mod catalogue;
 mod layout;

@@ -121,6 +121,10 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
     let axis = shape.len().saturating_sub(1);
     match target {
         Target::Replicated => vec![Move { source: whole.clone(), slot: whole }],
+        Target::Stacked { first } => {
+            let rows = Span::new(*first, first + shape[0]);
+            vec![Move { slot: whole.clone().with(0, rows), source: whole }]
+        }
         Target::Vocabulary => vocabulary(whole, shape, shard),
         Target::Column => vec![along(whole, 0, shape, shard)],
         Target::Row | Target::FusedExpertsRow => vec![along(whole, axis, shape, shard)],
@@ -296,6 +300,13 @@ mod tests {
         let own = all[0].clone().of_experts(Span::new(2, 4));
         assert_eq!(own.source.0, [Span::new(2, 4), Span::new(0, 3), Span::new(4, 8)]);
         assert_eq!(own.slot.0, [Span::new(0, 2), Span::new(0, 3), Span::new(0, 4)]);
+    }
+
+    #[test]
+    fn stacked_sources_are_whole_on_every_rank() {
+        let last = Shard { rank: 3, ranks: 4 };
+        let found = moves(&Target::Stacked { first: 6 }, &[5, 2], HEADS, last);
+        assert_eq!(rows(&found, 0), [((0, 5), (6, 11))]);
     }
 
     #[test]

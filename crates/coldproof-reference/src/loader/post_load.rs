@@ -5,11 +5,13 @@ use coldproof_contract::evidence::{Fact, PostLoadFact, PostLoadStage};
 use coldproof_contract::words::{Address, Generation, Packing, Span};
 use half::bf16;
 
+use super::absorb::absorb;
 use super::layout::{magnitude_order, permute};
 use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
 use crate::device::Device;
 use crate::faults;
 use crate::kernels::ELSEWHERE;
+use crate::layers::Absorbed;
 use crate::models::{Dims, Rotary};
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, Slots};
@@ -51,6 +53,13 @@ pub(crate) enum HookKind {
         w13: SlotId,
         /// Down.
         w2: SlotId,
+    },
+    /// Takes each head's own matrices out of a projection of latents.
+    Absorb {
+        /// The projection.
+        weight: SlotId,
+        /// The matrices.
+        absorbed: Absorbed,
     },
     /// Widens a norm's weight, or the sinks of heads, to f32; a norm whole where it is stored less
     /// one.
@@ -107,7 +116,7 @@ impl Worker {
     /// Every layer's post-load, in model order, then its finalisation.
     pub(crate) fn post_load(&mut self) -> Result<(), Failure> {
         let generation = self.load()?.generation;
-        for hook in self.hooks.clone() {
+        for hook in faults::dispatched(self) {
             self.process(&hook.kind, generation)?;
             self.state_stage(&hook.layer, PostLoadStage::Processed)?;
             self.state_stage(&hook.layer, PostLoadStage::Finalised)?;
@@ -143,6 +152,7 @@ impl Worker {
                 self.pack(w13)?;
                 self.pack(w2)
             }
+            HookKind::Absorb { weight, absorbed } => self.absorb(weight, absorbed, generation),
             HookKind::Widen { weight, copy, .. } => {
                 if faults::widen_norm(self, weight, copy)? {
                     self.slots[copy].epoch = generation;
@@ -150,6 +160,21 @@ impl Worker {
                 Ok(())
             }
         }
+    }
+
+    fn absorb(
+        &mut self,
+        weight: SlotId,
+        Absorbed { key, value }: Absorbed,
+        generation: Generation,
+    ) -> Result<(), Failure> {
+        let stored = read_slot(&self.device, &self.slots, weight)?;
+        let (keys, values) = absorb(&stored, self.dims.mla.as_ref());
+        for (slot, bytes) in [(key, keys), (value, values)] {
+            faults::bind_absorbed(self, slot, &bytes)?;
+            self.slots[slot].epoch = generation;
+        }
+        Ok(())
     }
 
     fn process_rotary(

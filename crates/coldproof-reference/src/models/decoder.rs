@@ -5,10 +5,49 @@ use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 use super::{Builder, Vision};
 use crate::layers::{
     Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
-    LayerError, Mlp, Moe, Norm,
+    LatentAttention, LayerError, Mlp, Moe, Norm,
 };
 use crate::loader::{HookKind, Shard};
 use crate::slots::{SlotId, SlotSpec};
+
+/// The first half of a decoder layer.
+#[derive(Clone, Debug)]
+pub(crate) enum Mixer {
+    /// Attention over keys and values of heads.
+    Heads(Attention),
+    /// Attention over latents that heads share.
+    Latent(LatentAttention),
+}
+
+impl Mixer {
+    /// Latent attention where the model has it, else that of heads.
+    pub(crate) fn declare(builder: &mut Builder<'_>, layer: u64) -> Self {
+        match builder.dims.mla {
+            Some(mla) => Self::Latent(LatentAttention::declare(builder, layer, mla)),
+            None => Self::Heads(Attention::declare(builder, layer, HeadNorms::None)),
+        }
+    }
+
+    /// Whether its rotary table is that of layers that attend to all positions.
+    const fn is_global(&self) -> bool {
+        match self {
+            Self::Heads(attention) => attention.is_global(),
+            Self::Latent(_) => false,
+        }
+    }
+
+    fn forward(
+        &self,
+        forward: &mut Forward<'_>,
+        x: Address,
+        rotary: Address,
+    ) -> Result<Address, LayerError> {
+        match self {
+            Self::Heads(attention) => attention.forward(forward, x, rotary),
+            Self::Latent(attention) => attention.forward(forward, x, rotary),
+        }
+    }
+}
 
 /// The second half of a decoder layer.
 #[derive(Clone, Debug)]
@@ -24,7 +63,8 @@ pub(crate) enum FeedForward {
 impl FeedForward {
     /// One gated projection.
     pub(crate) fn dense(builder: &mut Builder<'_>, layer: u64) -> Self {
-        Self::Dense(Mlp::declare(builder, &format!("model.layers.{layer}")))
+        let inner = builder.dims.intermediate;
+        Self::Dense(Mlp::declare(builder, &format!("model.layers.{layer}.mlp"), inner))
     }
 
     /// Experts with biases and a clamped gate, else one gated projection.
@@ -56,7 +96,7 @@ pub(crate) struct Block {
     /// After attention, before it is added.
     pub(crate) attended_norm: Option<Norm>,
     /// Attention over the paged cache.
-    pub(crate) attention: Attention,
+    pub(crate) mixer: Mixer,
     /// Before the second half.
     pub(crate) post_norm: Norm,
     /// The second half.
@@ -76,7 +116,7 @@ impl Block {
         let path = format!("model.layers.{layer}");
         Self {
             input_norm: Norm::declare(builder, &format!("{path}.input_layernorm")),
-            attention: Attention::declare(builder, layer, norms),
+            mixer: Mixer::Heads(Attention::declare(builder, layer, norms)),
             attended_norm: None,
             post_norm: Norm::declare(builder, &format!("{path}.post_attention_layernorm")),
             feed_forward: feed_forward(builder),
@@ -143,7 +183,7 @@ impl Decoder {
         };
         for block in &self.blocks {
             let kept = forward.mark();
-            let global = self.global_rotary.filter(|_| block.attention.is_global());
+            let global = self.global_rotary.filter(|_| block.mixer.is_global());
             let rotary = forward.slots.address(global.unwrap_or(self.rotary))?;
             block.forward(forward, residual, rotary)?;
             forward.release(kept)?;
@@ -168,7 +208,7 @@ impl Block {
         rotary: Address,
     ) -> Result<(), LayerError> {
         let normed = self.input_norm.forward(forward, residual)?;
-        let attended = self.attention.forward(forward, normed, rotary)?;
+        let attended = self.mixer.forward(forward, normed, rotary)?;
         let attended = normed_by(self.attended_norm.as_ref(), forward, attended)?;
         forward.add(residual, attended)?;
         let normed = self.post_norm.forward(forward, residual)?;

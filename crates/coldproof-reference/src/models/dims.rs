@@ -1,10 +1,12 @@
 //! The numbers of a model that its layers need.
 
 use coldproof_checkpoint::arch::{
-    Activation, AttentionBias, Family, ModelConfig, Rope, Swiglu, Vision,
+    Activation, AttentionBias, Family, Grouping, Mla, ModelConfig, Rope, Swiglu, Vision,
 };
 
-use super::{Builder, Decoder, gemma3, gpt_oss, llama, llava, mixtral, qwen2, qwen3, qwen3_moe};
+use super::{
+    Builder, Decoder, deepseek_v3, gemma3, gpt_oss, llama, llava, mixtral, qwen2, qwen3, qwen3_moe,
+};
 use crate::loader::{Heads, Shard};
 
 /// Blocks into which K is cut, whatever the number of ranks.
@@ -25,6 +27,10 @@ pub(crate) struct Experts {
     pub(crate) layers: Vec<bool>,
     /// Of their gate, where it is clamped.
     pub(crate) swiglu: Option<Swiglu>,
+    /// Inner width of those that every token takes; 0 where there are none.
+    pub(crate) shared: u64,
+    /// A choice by groups.
+    pub(crate) grouping: Option<Grouping>,
 }
 
 /// What a rotary table is computed from.
@@ -58,10 +64,12 @@ pub(crate) struct Dims {
     pub(crate) query_heads: u64,
     /// Key-value heads.
     pub(crate) kv_heads: u64,
-    /// Width of a head.
+    /// Width of a head, or of its rotary part where attention is latent.
     pub(crate) head_dim: u64,
     /// Which projections of attention have a bias.
     pub(crate) attention_bias: AttentionBias,
+    /// Latent attention.
+    pub(crate) mla: Option<Mla>,
     /// Tokens of the vocabulary.
     pub(crate) vocabulary: u64,
     /// Rows of the rotary table.
@@ -102,6 +110,8 @@ impl From<&ModelConfig> for Dims {
             renormalise: moe.norm_topk_prob,
             layers: (0..config.layers).map(sparse).collect(),
             swiglu: config.swiglu,
+            shared: moe.shared_experts * moe.intermediate_size,
+            grouping: moe.grouping,
         });
         let windows: Vec<_> = (0..config.layers).map(|layer| config.window_of(layer)).collect();
         let global = config.global_rope.as_ref().filter(|_| windows.contains(&None));
@@ -114,6 +124,7 @@ impl From<&ModelConfig> for Dims {
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             attention_bias: config.attention_bias(),
+            mla: config.mla,
             vocabulary: config.vocab_size,
             max_positions: config.max_positions,
             eps: config.rms_norm_eps as f32,
@@ -136,6 +147,7 @@ impl Dims {
     /// Declares the model of this family.
     pub(crate) fn declare(&self, builder: &mut Builder<'_>) -> Decoder {
         match self.family {
+            Family::DeepseekV3 => deepseek_v3::declare(builder),
             Family::Gemma3Text => gemma3::declare(builder),
             Family::GptOss => gpt_oss::declare(builder),
             Family::Llama => llama::declare(builder),

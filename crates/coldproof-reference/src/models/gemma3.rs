@@ -1,6 +1,6 @@
 //! Gemma 3: both halves of a layer are normed before and after, and most layers see a window.
 
-use super::{Block, Builder, Decoder, FeedForward};
+use super::{Block, Builder, Decoder, FeedForward, Mixer};
 use crate::layers::{Attention, HeadNorms, Norm};
 
 /// Declares a gemma3.
@@ -11,7 +11,7 @@ pub(crate) fn declare(builder: &mut Builder<'_>) -> Decoder {
         };
         Block {
             input_norm: norm(builder, "input"),
-            attention: Attention::declare(builder, layer, HeadNorms::QueryAndKey),
+            mixer: Mixer::Heads(Attention::declare(builder, layer, HeadNorms::QueryAndKey)),
             attended_norm: Some(norm(builder, "post_attention")),
             post_norm: norm(builder, "pre_feedforward"),
             feed_forward: FeedForward::dense(builder, layer),

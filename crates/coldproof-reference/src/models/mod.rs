@@ -2,6 +2,7 @@
 
 mod builder;
 mod decoder;
+mod deepseek_v3;
 mod dims;
 mod gemma3;
 mod gpt_oss;
@@ -14,7 +15,7 @@ mod qwen3;
 mod qwen3_moe;
 
 pub(crate) use builder::{Builder, KvShape};
-pub(crate) use decoder::{Block, Decoder, FeedForward};
+pub(crate) use decoder::{Block, Decoder, FeedForward, Mixer};
 pub(crate) use dims::{Dims, Experts, Rotary};
 pub(crate) use llava::{ENCODER_ENTRIES, Vision};
 pub(crate) use names::Names;

@@ -126,6 +126,18 @@ fn differs(object: &str, ranks: &[u32]) -> BTreeMap<String, Vec<u32>> {
 }
 
 #[test]
+fn f1_01_moves_an_absorbed_matrix_away_from_the_old_graph() {
+    let (seen, cold) = faulty(FaultId::F1_01);
+    let object = FaultId::F1_01.row().object.to_owned();
+    assert!(seen.differing.is_empty(), "the new matrix is right: {:?}", seen.differing);
+    assert_eq!(seen.moved, std::slice::from_ref(&object));
+    assert_eq!(seen.stale, [object]);
+    assert_eq!(seen.eager.as_ref(), Ok(&cold), "eager launches use the new matrix");
+    assert!(seen.graph.is_ok());
+    assert_ne!(seen.graph, Ok(cold));
+}
+
+#[test]
 fn f1_05_livelocks_the_old_graph_in_the_kernel_of_the_workspace() {
     let (seen, cold) = faulty(FaultId::F1_05);
     let object = FaultId::F1_05.row().object.to_owned();
@@ -165,6 +177,19 @@ fn f3_01_scatters_rows_over_the_packed_experts() {
     let (seen, cold) = faulty(FaultId::F3_01);
     assert_eq!(seen.differing, differs(FaultId::F3_01.row().object, &[0]));
     assert_ne!(seen.graph, Ok(cold));
+}
+
+#[test]
+fn f3_05_keeps_the_absorbed_matrices_of_the_old_projection() {
+    let (seen, cold) = faulty(FaultId::F3_05);
+    let layer = FaultId::F3_05.row().object;
+    let stale = ["W_UK_T", "W_UV"].map(|name| (format!("{layer}.{name}"), vec![0]));
+    assert_eq!(seen.differing, BTreeMap::from(stale), "the projection itself is new");
+    assert!(seen.moved.is_empty() && seen.stale.is_empty());
+    for outputs in [seen.eager, seen.graph] {
+        assert!(outputs.is_ok());
+        assert_ne!(outputs, Ok(cold.clone()), "prefill and decode read them");
+    }
 }
 
 #[test]
@@ -232,7 +257,7 @@ fn a_lie_hides_what_the_engine_states_and_nothing_that_is_observed() {
         assert_eq!(lying.stale, honest.stale, "{}", row.id);
         assert_eq!(lying.graph, honest.graph, "{}", row.id);
         assert_eq!(lying.cached, honest.cached, "{}", row.id);
-        let rebound = row.id == FaultId::F1_05;
+        let rebound = [FaultId::F1_01, FaultId::F1_05].contains(&row.id);
         assert!(rebound || lying.differing == honest.differing, "{}", row.id);
     }
 }

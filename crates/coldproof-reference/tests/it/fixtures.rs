@@ -14,7 +14,9 @@ use coldproof_reference::engine::{
 };
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 10] = [
+pub(crate) const MODELS: [&str; 12] = [
+    "deepseek_v3",
+    "deepseek_v3_yarn",
     "gemma3",
     "gemma3_global",
     "gpt_oss",

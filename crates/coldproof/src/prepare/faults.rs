@@ -1,6 +1,7 @@
 //! What the faults that are switched on need: a family, ranks.
 
-use coldproof_reference::faults::{FAULTS, FaultRow};
+use coldproof_contract::routing::{Sharding, SourceRule};
+use coldproof_reference::faults::{FAULTS, FaultRow, Spelling};
 
 use crate::error::Failure;
 
@@ -32,10 +33,10 @@ pub(crate) fn rows(ids: &[String]) -> Result<Vec<&'static FaultRow>, Failure> {
     ids.iter().map(row).collect()
 }
 
-/// The family that all of them need, if any needs one.
+/// The family that all of them are made for, if any is made for one.
 ///
 /// # Errors
-/// Two of them need different families.
+/// Two of them are made for different families.
 pub(crate) fn family(rows: &[&'static FaultRow]) -> Result<Option<&'static str>, Failure> {
     let mut wanted = rows.iter().filter_map(|row| row.family);
     let Some(first) = wanted.next() else { return Ok(None) };
@@ -47,6 +48,36 @@ pub(crate) fn family(rows: &[&'static FaultRow]) -> Result<Option<&'static str>,
             "prove them one by one",
         )),
     }
+}
+
+/// Whether a model with these rules has the objects of all of them.
+///
+/// # Errors
+/// It has not.
+pub(crate) fn fit(
+    rows: &[&'static FaultRow],
+    rules: &[SourceRule],
+    model: &str,
+) -> Result<(), Failure> {
+    let spelled = |rule: &SourceRule| {
+        matches!(rule.sharding, Sharding::ExpertGateUp { .. } | Sharding::FusedExpertsGateUp)
+    };
+    let has = |row: &FaultRow, parameter: &str| {
+        let mut own = rules.iter().filter(|rule| rule.slot.0 == parameter);
+        own.any(|rule| row.spelling == Spelling::Any || spelled(rule))
+    };
+    let without = |row: &&&FaultRow| row.parameter().is_some_and(|name| !has(row, name));
+    let Some(row) = rows.iter().find(without) else { return Ok(()) };
+    let family = row.family.unwrap_or("llama");
+    Err(Failure::usage(
+        "--fault",
+        format!(
+            "{} needs `{}`, and this `{model}` has none",
+            row.id,
+            row.parameter().unwrap_or_default()
+        ),
+        format!("leave --from and --to out, or give checkpoints that have it, as a `{family}` may"),
+    ))
 }
 
 /// The fewest ranks that show all of them.

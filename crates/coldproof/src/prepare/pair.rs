@@ -33,6 +33,7 @@ pub(crate) fn make(
 fn config(family: &str) -> String {
     let mut config = serde_json::json!({
         "architectures": [match family {
+            "deepseek_v3" => "DeepseekV3ForCausalLM",
             "llama" => "LlamaForCausalLM",
             "llava" => "LlavaForConditionalGeneration",
             "qwen3" => "Qwen3ForCausalLM",
@@ -63,6 +64,9 @@ fn config(family: &str) -> String {
     }
     if family == "llava" {
         config = behind_a_tower(config);
+    }
+    if family == "deepseek_v3" {
+        latent(&mut config);
     }
     format!("{config:#}\n")
 }
@@ -95,6 +99,31 @@ fn behind_a_tower(mut text: serde_json::Value) -> serde_json::Value {
             "layer_norm_eps": 1e-5,
         },
     })
+}
+
+/// What latent attention and a choice by groups are described by.
+fn latent(config: &mut serde_json::Value) {
+    for (field, value) in [
+        ("num_key_value_heads", 4),
+        ("q_lora_rank", 48),
+        ("kv_lora_rank", 64),
+        ("qk_nope_head_dim", 32),
+        ("qk_rope_head_dim", 16),
+        ("v_head_dim", 24),
+        ("first_k_dense_replace", 1),
+        ("n_routed_experts", 8),
+        ("n_shared_experts", 1),
+        ("num_experts_per_tok", 2),
+        ("moe_intermediate_size", 64),
+        ("n_group", 2),
+        ("topk_group", 1),
+    ] {
+        config[field] = value.into();
+    }
+    config["head_dim"] = 16.into();
+    config["routed_scaling_factor"] = 2.5.into();
+    config["scoring_func"] = "sigmoid".into();
+    config["topk_method"] = "noaux_tc".into();
 }
 
 /// Deterministic weights of a sensible scale: norms about one, matrices about 0.7 / sqrt(columns).

@@ -38,6 +38,13 @@ fn proves_on(family: &str, topology: &[&str], ranks: &str) {
 }
 
 #[test]
+fn deepseek_v3() {
+    proves("deepseek_v3", "1");
+    proves("deepseek_v3", "2");
+    proves("deepseek_v3_yarn", "4");
+}
+
+#[test]
 fn gemma3() {
     proves("gemma3", "1");
     proves("gemma3", "2");

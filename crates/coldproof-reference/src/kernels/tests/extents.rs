@@ -5,10 +5,11 @@ use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
-    Activate, Add, AddBias, AllReduce, ClampedSwiglu, Copy, Embed, EncoderAttention, ExpertBias,
-    ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite, LayerNorm, Linear,
+    Activate, Add, AddBias, AllReduce, ClampedSwiglu, Columns, Copy, Embed, EncoderAttention,
+    ExpertBias, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, GroupedTopK, HeadLinear,
+    KvWrite, LatentAttention, LatentDims, LatentRope, LatentWrite, LayerNorm, Linear,
     LinearPermuted, LocalExperts, MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm,
-    Rope, RouterTopK, Scale, SelectExperts, SelectRows, Tables, TowerRows,
+    Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -123,6 +124,53 @@ fn kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             EncoderAttention { qkv: a[0], y: a[1], m, heads, head_dim, scale }.into()
         }
         31 => Activate { activation: EncoderActivation::Gelu, y: a[0], m, width: 5 }.into(),
+        _ => return latent_kernel(index, a),
+    })
+}
+
+/// Those of latent attention and of a choice by groups.
+fn latent_kernel(index: usize, a: &[Address]) -> Option<Kernel> {
+    let (m, eps, width) = (2, 1.0, 8);
+    let dims = LatentDims { heads: 2, nope: 3, rope: 2, rank: 6 };
+    let keys = |base: Address| Columns { base, width: 9, first: 7 };
+    Some(match index {
+        32 => SliceNorm { x: a[0], weight: a[1], y: a[2], m, width, first: 2, n: 6, eps }.into(),
+        33 => {
+            let (q, keys, positions, table) = (a[0], keys(a[1]), a[2], a[3]);
+            let (max_positions, interleaved) = (1, true);
+            LatentRope { q, keys, positions, table, m, dims, max_positions, interleaved }.into()
+        }
+        34 => {
+            let (latents, keys, paging) = (a[0], keys(a[1]), paging(a[2], a[3], a[4]));
+            LatentWrite { latents, keys, paging, m, dims }.into()
+        }
+        35 => {
+            let (absorbed, q, paging, y) = (a[0], a[1], paging(a[2], a[3], a[4]), a[5]);
+            LatentAttention { absorbed, q, paging, y, m, dims, scale: 1.0 }.into()
+        }
+        36 => {
+            let (x, w, y, heads, k, n) = (a[0], a[1], a[2], 2, 6, 4);
+            HeadLinear { x, w, y, m, heads, width, k, n, blocks: 8 }.into()
+        }
+        37 => {
+            let (logits, correction, ids, weights) = (a[0], a[1], a[2], a[3]);
+            let (experts, top_k, groups, chosen) = (4, 2, 2, 1);
+            let (renormalise, scale) = (true, 1.0);
+            GroupedTopK {
+                logits,
+                correction,
+                ids,
+                weights,
+                m,
+                experts,
+                top_k,
+                groups,
+                chosen,
+                renormalise,
+                scale,
+            }
+            .into()
+        }
         _ => return None,
     })
 }
@@ -132,7 +180,7 @@ fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
     matches!(
         (kernel.name(), arg),
         ("kv_write" | "paged_attention" | "expert_bias" | "local_experts", 1)
-            | ("moe_gate_up" | "moe_down", 2)
+            | ("latent_write" | "latent_attention" | "moe_gate_up" | "moe_down", 2)
     )
 }
 

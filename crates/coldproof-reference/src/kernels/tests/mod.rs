@@ -6,6 +6,8 @@ mod elementwise;
 mod encoder;
 mod experts;
 mod extents;
+mod grouped;
+mod latent;
 mod matmul;
 mod ranks;
 
