@@ -169,6 +169,17 @@ fn another_model_and_a_config_that_is_none() {
 }
 
 #[test]
+fn layers_that_predict_further_tokens_are_refused_by_name() {
+    let copy = copy_of("deepseek_v3/B");
+    let at = copy.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&fs_err::read_to_string(&at).unwrap()).unwrap();
+    // What lies behind the last layer is where they would be.
+    config["num_hidden_layers"] = json!(1);
+    fs_err::write(&at, config.to_string()).unwrap();
+    refused(copy.path(), "`model.layers.1.input_layernorm.weight` belongs to nothing");
+}
+
+#[test]
 fn absurd_sizes_are_refused_before_anything_is_allocated() {
     let copy = copy_of("llama/B");
     let path = copy.path().join("config.json");

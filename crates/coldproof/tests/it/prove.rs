@@ -135,7 +135,7 @@ fn a_tied_table_is_at_both_ends_of_a_pipeline_and_a_stage_may_be_empty() {
 
 #[test]
 fn experts_spread_over_two_ranks() {
-    for family in ["gpt_oss", "mixtral", "qwen3_moe"] {
+    for family in ["deepseek_v3", "gpt_oss", "mixtral", "qwen3_moe"] {
         proves_on(family, &["--ep", "2"], "2");
     }
     proves_on("qwen3_moe", &["--tp", "2", "--pp", "2", "--ep", "2"], "8");
