@@ -25,12 +25,12 @@ enum Queries {
 }
 
 /// Matrices that no checkpoint holds: each head's own part of `kv_b_proj`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Absorbed {
+#[derive(Clone, Debug)]
+struct Absorbed {
     /// BF16 `[heads, nope, rank]`: from a query into the latent space.
-    pub(crate) key: SlotId,
+    key: SlotId,
     /// BF16 `[heads, rank, value]`: from attended latents to a head's output.
-    pub(crate) value: SlotId,
+    value: SlotId,
 }
 
 /// A latent attention layer.
@@ -193,9 +193,8 @@ impl Absorbed {
         };
         let key = slot("W_UK_T", [heads, mla.nope_dim, mla.kv_lora_rank]);
         let value = slot("W_UV", [heads, mla.kv_lora_rank, mla.value_dim]);
-        let absorbed = Self { key, value };
-        builder.hook(&layer, HookKind::Absorb { weight, absorbed });
-        absorbed
+        builder.hook(&layer, HookKind::Absorb { weight, key, value, mla: *mla });
+        Self { key, value }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use clamped_experts::ClampedExperts;
 pub(crate) use embedding::{Embedding, Head};
 pub(crate) use expert_ranks::ExpertRanks;
 pub(crate) use forward::{Batch, Forward, Placed};
-pub(crate) use latent_attention::{Absorbed, LatentAttention};
+pub(crate) use latent_attention::LatentAttention;
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertNames, Moe};
 pub(crate) use norm::{FinalNorm, Norm};

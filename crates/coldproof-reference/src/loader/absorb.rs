@@ -8,8 +8,7 @@ const ELEMENT: usize = 2;
 
 /// Of `[heads * (nope + value), rank]`: the rows of keys as `[heads, nope, rank]`, and those of
 /// values, transposed, as `[heads, rank, value]`. BF16, bit for bit.
-pub(super) fn absorb(weight: &[u8], mla: Option<&Mla>) -> (Vec<u8>, Vec<u8>) {
-    let Some(mla) = mla else { return (Vec::new(), Vec::new()) };
+pub(super) fn absorb(weight: &[u8], mla: &Mla) -> (Vec<u8>, Vec<u8>) {
     let row = mla.kv_lora_rank as usize * ELEMENT;
     let (nope, value) = (mla.nope_dim as usize, mla.value_dim as usize);
     let (mut keys, mut values) = (Vec::new(), Vec::new());
@@ -41,7 +40,7 @@ mod tests {
         };
         // Two heads of one key row and two value rows; element `n` is the word `n`.
         let weight: Vec<u8> = (0u16..18).flat_map(u16::to_le_bytes).collect();
-        let (keys, values) = absorb(&weight, Some(&mla));
+        let (keys, values) = absorb(&weight, &mla);
         let words = |bytes: &[u8]| -> Vec<u16> {
             bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
         };

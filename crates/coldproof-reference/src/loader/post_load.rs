@@ -1,6 +1,7 @@
 //! Post-load: what a layer does once all its sources arrived. The first pass binds storages; every
 //! later one writes into them.
 
+use coldproof_checkpoint::arch::Mla;
 use coldproof_contract::evidence::{Fact, PostLoadFact, PostLoadStage};
 use coldproof_contract::words::{Address, Generation, Packing, Span};
 use half::bf16;
@@ -11,7 +12,6 @@ use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
 use crate::device::Device;
 use crate::faults;
 use crate::kernels::ELSEWHERE;
-use crate::layers::Absorbed;
 use crate::models::{Dims, Rotary};
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, Slots};
@@ -58,8 +58,12 @@ pub(crate) enum HookKind {
     Absorb {
         /// The projection.
         weight: SlotId,
-        /// The matrices.
-        absorbed: Absorbed,
+        /// From queries into the latent space.
+        key: SlotId,
+        /// From attended latents to the heads' outputs.
+        value: SlotId,
+        /// How wide they are.
+        mla: Mla,
     },
     /// Widens a norm's weight, or the sinks of heads, to f32; a norm whole where it is stored less
     /// one.
@@ -152,7 +156,14 @@ impl Worker {
                 self.pack(w13)?;
                 self.pack(w2)
             }
-            HookKind::Absorb { weight, absorbed } => self.absorb(weight, absorbed, generation),
+            HookKind::Absorb { weight, key, value, mla } => {
+                let (keys, values) = absorb(&read_slot(&self.device, &self.slots, weight)?, &mla);
+                for (slot, bytes) in [(key, keys), (value, values)] {
+                    faults::bind_absorbed(self, slot, &bytes)?;
+                    self.slots[slot].epoch = generation;
+                }
+                Ok(())
+            }
             HookKind::Widen { weight, copy, .. } => {
                 if faults::widen_norm(self, weight, copy)? {
                     self.slots[copy].epoch = generation;
@@ -160,21 +171,6 @@ impl Worker {
                 Ok(())
             }
         }
-    }
-
-    fn absorb(
-        &mut self,
-        weight: SlotId,
-        Absorbed { key, value }: Absorbed,
-        generation: Generation,
-    ) -> Result<(), Failure> {
-        let stored = read_slot(&self.device, &self.slots, weight)?;
-        let (keys, values) = absorb(&stored, self.dims.mla.as_ref());
-        for (slot, bytes) in [(key, keys), (value, values)] {
-            faults::bind_absorbed(self, slot, &bytes)?;
-            self.slots[slot].epoch = generation;
-        }
-        Ok(())
     }
 
     fn process_rotary(
