@@ -12,8 +12,9 @@ const SPREAD_0: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The same for lane 1 (2^64 divided by the square root of 3, odd).
 const SPREAD_1: u64 = 0x93cd_3a2c_8198_e269;
 
-/// Blocks whose cache lines are asked for together, while as many before them are mixed: 512 bytes.
-const TOUCH_BLOCKS: usize = 16;
+/// Blocks whose cache lines are asked for together, while as many before them are mixed: sixteen
+/// lines, which is what a core has on their way at once.
+const TOUCH_BLOCKS: usize = 32;
 
 /// The two halves of the 128-bit product, combined.
 #[inline(always)]
