@@ -11,7 +11,7 @@ use crate::digests::digest_checkpoint;
 use crate::error::{CheckpointError, Fault};
 
 /// File name of an adapter's configuration.
-const CONFIG: &str = "adapter_config.json";
+pub(crate) const CONFIG: &str = "adapter_config.json";
 /// The files of an adapter.
 pub const ADAPTER_FILES: [&str; 2] = [CONFIG, ADAPTER_NAME];
 
@@ -33,9 +33,18 @@ impl Adapter {
         let weights = Checkpoint::open_adapter(folder)?;
         let path = folder.join(CONFIG);
         let (config, _) = read_small(&path)?;
-        let rank = adapter_rank(&config)
-            .map_err(|error| CheckpointError::file(&path, Fault::Config(error)))?;
-        let whole = [digest_checkpoint(&weights)?.digest.as_bytes(), &config].concat();
+        Self::of(&weights, &path, &config)
+    }
+
+    /// Of these weights and the configuration at this path.
+    pub(crate) fn of(
+        weights: &Checkpoint,
+        path: &Utf8Path,
+        config: &[u8],
+    ) -> Result<Self, CheckpointError> {
+        let rank = adapter_rank(config)
+            .map_err(|error| CheckpointError::file(path, Fault::Config(error)))?;
+        let whole = [digest_checkpoint(weights)?.digest.as_bytes(), config].concat();
         Ok(Self { rank, content: content(&whole) })
     }
 }

@@ -249,6 +249,22 @@ pub enum Fault {
     /// The checkpoint holds no element at all.
     #[error("it holds no element")]
     NothingToChange,
+    /// A tensor of an adapter that is no factor.
+    #[error(
+        "it is no factor of a LoRA adapter (`base_model.model.MODULE.lora_A.weight`, `lora_B`)"
+    )]
+    NoFactor,
+    /// One factor of a module without the other.
+    #[error("the other factor of its module is missing")]
+    FactorAlone,
+    /// A factor of another rank than its adapter's, or no matrix.
+    #[error("its shape {shape:?} is not that of a factor of rank {rank}")]
+    FactorShape {
+        /// Elements along each axis.
+        shape: Vec<u64>,
+        /// `r` of the configuration.
+        rank: u64,
+    },
     /// More elements than identities.
     #[error("it has too many elements to give each an identity of its own")]
     TooManyElements,
@@ -361,6 +377,9 @@ impl Fault {
             Self::PairDiffers { .. } => "pair-differs",
             Self::NothingToChange => "nothing-to-change",
             Self::TooManyElements => "too-many-elements",
+            Self::NoFactor => "no-factor",
+            Self::FactorAlone => "factor-alone",
+            Self::FactorShape { .. } => "factor-shape",
         }
     }
 
@@ -409,6 +428,9 @@ impl Fault {
             Self::PairDiffers { .. } => "give two checkpoints of one model",
             Self::NothingToChange => "give a checkpoint with weights",
             Self::TooManyElements => "use a smaller model",
+            Self::NoFactor | Self::FactorAlone | Self::FactorShape { .. } => {
+                "save the adapter again with PEFT"
+            }
         }
     }
 }

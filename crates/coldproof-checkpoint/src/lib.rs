@@ -12,6 +12,7 @@ mod digests;
 mod dtype;
 mod error;
 mod json;
+mod lora;
 mod mix;
 mod name_map;
 mod perturb;
@@ -28,6 +29,7 @@ pub use container::{
 pub use digests::{CheckpointDigest, digest_checkpoint, digest_unsigned};
 pub use error::{CheckpointError, Fault};
 pub use json::JsonError;
+pub use lora::{Factors, Lora};
 pub use mix::mix;
 pub use name_map::{Accounting, Ambiguous, Mismatched, Missing, NameMap, RedundantAlias};
 pub use perturb::{UlpMove, perturb, perturb_apart, perturb_ulp};

@@ -29,7 +29,7 @@ mod window;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub(crate) use adapter::adapter_rank;
+pub(crate) use adapter::{adapter_rank, adapter_scale};
 pub use catalogue::{Catalogue, Group, Spelling, SpellingName, TiedSource};
 pub use config::{Activation, AttentionBias, ModelConfig, Moe};
 pub use deepseek_v3::Grouping;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{CheckpointError, Fault};
 
-use super::checkpoint::{Checkpoint, SINGLE_NAME};
+use super::checkpoint::{ADAPTER_NAME, Checkpoint, SINGLE_NAME};
 use super::header::bytes_of;
 use super::index::INDEX_NAME;
 use super::tensor::TensorRef;
@@ -47,6 +47,11 @@ impl Layout {
     #[must_use]
     pub fn single(tensors: Vec<TensorSpec>) -> Self {
         Self { files: vec![(SINGLE_NAME.to_owned(), ordered(tensors))], indexed: false }
+    }
+
+    /// The weights of an adapter.
+    pub(crate) fn adapter(tensors: Vec<TensorSpec>) -> Self {
+        Self { files: vec![(ADAPTER_NAME.to_owned(), ordered(tensors))], indexed: false }
     }
 
     /// Shards of at most `bytes` of data each (more where one tensor has more), filled by name.
