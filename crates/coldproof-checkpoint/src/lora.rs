@@ -31,6 +31,15 @@ pub struct Factors {
     pub b: Vec<bf16>,
 }
 
+impl Factors {
+    /// Of a module of this shape (outputs, inputs), rounded to BF16.
+    #[must_use]
+    pub fn rounded((outputs, inputs): (u64, u64), a: &[f32], b: &[f32]) -> Self {
+        let round = |values: &[f32]| values.iter().map(|&value| bf16::from_f32(value)).collect();
+        Self { inputs, outputs, a: round(a), b: round(b) }
+    }
+}
+
 /// An adapter with its factors.
 #[derive(Clone, Debug)]
 pub struct Lora {
@@ -143,13 +152,8 @@ mod tests {
 
     /// Rank 2, three inputs, one output.
     fn factors() -> BTreeMap<String, Factors> {
-        let values = |values: &[f32]| values.iter().map(|&value| bf16::from_f32(value)).collect();
-        let factors = Factors {
-            inputs: 3,
-            outputs: 1,
-            a: values(&[1.0, 2.0, 3.0, -1.0, 0.5, 0.25]),
-            b: values(&[4.0, -8.0]),
-        };
+        let (a, b) = ([1.0, 2.0, 3.0, -1.0, 0.5, 0.25], [4.0, -8.0]);
+        let factors = Factors::rounded((1, 3), &a, &b);
         BTreeMap::from([(MODULE.to_owned(), factors)])
     }
 

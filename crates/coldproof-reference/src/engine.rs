@@ -3,6 +3,7 @@
 //! Every call is synchronous and ends by the deadline. Commands change the engine, claims are what
 //! it says of itself, probes observe it past that.
 
+mod adapters;
 mod claims;
 mod config;
 mod control;
@@ -17,7 +18,8 @@ mod update;
 
 use std::sync::Arc;
 
-use coldproof_checkpoint::TensorRef;
+use camino::Utf8Path;
+use coldproof_checkpoint::{Lora, TensorRef};
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
 
@@ -95,6 +97,18 @@ impl Engine {
         requests: &[GenerateRequest],
     ) -> Result<Vec<Output>, EngineError> {
         self.command(|core| core.generate(requests))
+    }
+
+    /// Loads the LoRA adapter in a folder under a name. The one that has the name is written over,
+    /// in place where both have one rank; one that is refused changes nothing.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, what would be computed otherwise than `scale · B (A x)`, a
+    /// module that this model does not have or that takes no adapter.
+    pub fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Result<(), EngineError> {
+        let lora = Lora::read(folder).map_err(|error| EngineError::refused(error.to_string()))?;
+        let lora = Arc::new(lora);
+        self.command(|core| core.load_adapter(name, &lora))
     }
 
     /// Admits no more requests.

@@ -90,7 +90,8 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         Model::Known(_) | Model::Outline(_) => topology,
     };
     notes.extend(no_image(&to.model));
-    let adapters = settings.adapters.as_ref().map(|asked| adapters::pair(asked, &made));
+    let adapted = (&to.model, settings.seed);
+    let adapters = settings.adapters.as_ref().map(|asked| adapters::pair(asked, adapted, &made));
     let adapters = adapters.transpose()?;
     progress.say("making checkpoints that differ in every element");
     let changed = changed(&from, &to, &made, settings.seed)?;

@@ -56,10 +56,8 @@ pub(crate) struct ProveSettings {
 /// Two adapters, and how one takes the other's name.
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterSettings {
-    /// The folder of the old one.
-    pub(crate) from: Utf8PathBuf,
-    /// The folder of the new one.
-    pub(crate) to: Utf8PathBuf,
+    /// The folders of the old one and the new one; absent: two are made.
+    pub(crate) folders: Option<(Utf8PathBuf, Utf8PathBuf)>,
     /// How.
     pub(crate) swap: AdapterSwap,
 }
@@ -113,7 +111,7 @@ impl ProveSettings {
             (Some(_), None) => return Err(one_alone("--from", "--to", PAIR)),
             (None, Some(_)) => return Err(one_alone("--to", "--from", PAIR)),
         };
-        let adapters = adapters(args)?;
+        let adapters = adapters(args, engine.is_embedded())?;
         let (tp, pp, ep) = topology(args, engine.is_embedded())?;
         let lanes = lanes(&args.lanes, adapters.is_some(), engine.is_embedded())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
@@ -266,8 +264,9 @@ fn one_alone(given: &str, other: &str, neither: &str) -> Failure {
     )
 }
 
-/// Both adapters or neither.
-fn adapters(args: &ProveArgs) -> Result<Option<AdapterSettings>, Failure> {
+/// Both adapters or neither. The embedded engine's are made where its lane was asked for.
+fn adapters(args: &ProveArgs, embedded: bool) -> Result<Option<AdapterSettings>, Failure> {
+    let made = embedded && args.lanes.contains(&LaneArg::Adapters);
     let swap = match args.adapter_via {
         AdapterVia::SameFolder => AdapterSwap::SameFolder,
         AdapterVia::OtherFolder => AdapterSwap::OtherFolder,
@@ -275,10 +274,11 @@ fn adapters(args: &ProveArgs) -> Result<Option<AdapterSettings>, Failure> {
     };
     match (&args.adapter_from, &args.adapter_to) {
         (Some(from), Some(to)) => {
-            Ok(Some(AdapterSettings { from: from.clone(), to: to.clone(), swap }))
+            Ok(Some(AdapterSettings { folders: Some((from.clone(), to.clone())), swap }))
         }
         (Some(_), None) => Err(one_alone("--adapter-from", "--adapter-to", "")),
         (None, Some(_)) => Err(one_alone("--adapter-to", "--adapter-from", "")),
+        (None, None) if made => Ok(Some(AdapterSettings { folders: None, swap })),
         (None, None) if args.adapter_via != AdapterVia::default() => Err(Failure::usage(
             "--adapter-via",
             "--adapter-via says how an adapter is replaced, and there is none",

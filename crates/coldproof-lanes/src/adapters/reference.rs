@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
@@ -78,6 +79,7 @@ fn asked(request: &GenerateRequest) -> reference::GenerateRequest {
         images: request.images.iter().map(shown).collect(),
         use_encoder_cache: request.use_encoder_cache,
         greedy_tokens: request.greedy as usize,
+        adapter: request.adapter.clone(),
     }
 }
 
@@ -117,9 +119,6 @@ impl Engine for Reference {
     }
 
     fn generate(&mut self, request: &GenerateRequest) -> Reply<Output> {
-        if request.adapter.is_some() {
-            return Err(EngineError::Unsupported { what: "adapters".to_owned() });
-        }
         let output = self.engine.generate(&asked(request)).map_err(translate)?;
         Ok(answered(output))
     }
@@ -176,6 +175,10 @@ impl Engine for Reference {
 
     fn resume(&mut self) -> Reply<()> {
         self.engine.resume().map_err(translate)
+    }
+
+    fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Reply<()> {
+        self.engine.load_adapter(name, folder).map_err(translate)
     }
 
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {

@@ -31,15 +31,24 @@ impl BlockKey {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The chain of keys of all full blocks of `symbols`.
+    /// What the first block of an adapter follows: the adapter, as these bytes identify it.
+    pub(crate) fn adapter(identity: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"adapter");
+        hasher.update(identity);
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The chain of keys of all full blocks of `symbols`, after `root` where there is one.
     pub(crate) fn chain(
+        root: Option<Self>,
         symbols: &[Symbol],
         size: usize,
         generation: Option<Generation>,
     ) -> Vec<Self> {
         let mut keys = Vec::with_capacity(symbols.len() / size.max(1));
         for block in symbols.chunks_exact(size.max(1)) {
-            keys.push(Self::of(keys.last().copied(), block, generation));
+            keys.push(Self::of(keys.last().copied().or(root), block, generation));
         }
         keys
     }
@@ -51,8 +60,16 @@ mod tests {
     use super::*;
 
     fn chain(tokens: &[u32], generation: Option<Generation>) -> Vec<BlockKey> {
+        chain_after(None, tokens, generation)
+    }
+
+    fn chain_after(
+        root: Option<BlockKey>,
+        tokens: &[u32],
+        generation: Option<Generation>,
+    ) -> Vec<BlockKey> {
         let symbols: Vec<Symbol> = tokens.iter().map(|&token| Symbol::Token(token)).collect();
-        BlockKey::chain(&symbols, 2, generation)
+        BlockKey::chain(root, &symbols, 2, generation)
     }
 
     #[test]
@@ -65,6 +82,19 @@ mod tests {
         assert_eq!(a, chain(&[1, 2, 3, 4], one));
         assert_ne!(a, chain(&[1, 2, 3, 4], Some(Generation(2))));
         assert_eq!(chain(&[1, 2, 3, 4], None), chain(&[1, 2, 3, 4], None));
+    }
+
+    #[test]
+    fn a_chain_of_an_adapter_is_its_own_to_the_end() {
+        let chain = |of: Option<&[u8]>| {
+            chain_after(of.map(BlockKey::adapter), &[1, 2, 3, 4], Some(Generation(1)))
+        };
+        let (base, one, other) = (chain(None), chain(Some(b"one")), chain(Some(b"other")));
+        for block in 0..2 {
+            assert_ne!(base[block], one[block]);
+            assert_ne!(one[block], other[block]);
+        }
+        assert_eq!(one, chain(Some(b"one")));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coldproof_contract::words::Generation;
+use coldproof_contract::words::{Generation, Hex128};
 
-use super::{BlockKey, Symbol};
+use super::{BlockKey, Symbol, WeightsKey};
 
 /// What `invalidate` does to the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,12 +69,29 @@ impl KvBlocks {
         (self.invalidation != Invalidation::KeepUnkeyed).then_some(current)
     }
 
+    /// What blocks are keyed by: of an adapter its content, or its name alone where keys name no
+    /// weights.
+    pub(crate) fn weights_key(
+        &self,
+        generation: Generation,
+        adapter: Option<(&str, Hex128)>,
+    ) -> WeightsKey {
+        let adapter = adapter.map(|(name, content)| match self.invalidation {
+            Invalidation::KeepUnkeyed => BlockKey::adapter(name.as_bytes()),
+            Invalidation::Empty | Invalidation::KeepKeyed => {
+                BlockKey::adapter(&content.0.to_le_bytes())
+            }
+        });
+        WeightsKey { generation, adapter }
+    }
+
     /// Takes the cached blocks of the longest known prefix of `symbols`, at least one token short
     /// of all of them: the last token must be computed to have logits.
-    pub(crate) fn take_prefix(&mut self, symbols: &[Symbol], current: Generation) -> Vec<u32> {
+    pub(crate) fn take_prefix(&mut self, symbols: &[Symbol], current: WeightsKey) -> Vec<u32> {
         let reusable = symbols.len().saturating_sub(1);
-        let generation = self.key_generation(current);
-        let keys = BlockKey::chain(&symbols[..reusable], self.block_size, generation);
+        let generation = self.key_generation(current.generation);
+        let (root, size) = (current.adapter, self.block_size);
+        let keys = BlockKey::chain(root, &symbols[..reusable], size, generation);
         let mut blocks = Vec::new();
         for key in keys {
             let Some(&block) = self.cached.get(&key) else { break };
@@ -105,14 +122,14 @@ impl KvBlocks {
     }
 
     /// Caches the full blocks of these symbols, which `blocks` hold, and gives all of them back.
-    pub(crate) fn release(&mut self, blocks: &[u32], cache: Option<(&[Symbol], Generation)>) {
+    pub(crate) fn release(&mut self, blocks: &[u32], cache: Option<(&[Symbol], WeightsKey)>) {
         if let Some((symbols, current)) = cache {
-            let generation = self.key_generation(current);
-            let keys = BlockKey::chain(symbols, self.block_size, generation);
+            let generation = self.key_generation(current.generation);
+            let keys = BlockKey::chain(current.adapter, symbols, self.block_size, generation);
             for (key, &block) in keys.into_iter().zip(blocks) {
                 if self.keys[block as usize].is_none() && !self.cached.contains_key(&key) {
                     self.cached.insert(key, block);
-                    self.keys[block as usize] = Some((key, current));
+                    self.keys[block as usize] = Some((key, current.generation));
                 }
             }
         }
@@ -162,8 +179,8 @@ impl KvBlocks {
 mod tests {
     use super::*;
 
-    const ONE: Generation = Generation(1);
-    const TWO: Generation = Generation(2);
+    const ONE: WeightsKey = WeightsKey { generation: Generation(1), adapter: None };
+    const TWO: WeightsKey = WeightsKey { generation: Generation(2), adapter: None };
 
     fn symbols(tokens: &[u32]) -> Vec<Symbol> {
         tokens.iter().map(|&token| Symbol::Token(token)).collect()
@@ -200,9 +217,27 @@ mod tests {
             [(Invalidation::Empty, 0), (Invalidation::KeepKeyed, 0), (Invalidation::KeepUnkeyed, 2)]
         {
             let mut blocks = warmed(invalidation);
-            blocks.invalidate(TWO);
+            blocks.invalidate(TWO.generation);
             assert_eq!(blocks.entries(), reached as u64);
             assert_eq!(blocks.take_prefix(&symbols(&[1, 2, 3, 4, 5]), TWO).len(), reached);
+        }
+    }
+
+    #[test]
+    fn another_adapter_of_a_name_reaches_blocks_that_are_keyed_by_the_name_alone() {
+        for (invalidation, reached) in
+            [(Invalidation::Empty, 0), (Invalidation::KeepKeyed, 0), (Invalidation::KeepUnkeyed, 2)]
+        {
+            let mut blocks = KvBlocks::new(6, 2, invalidation);
+            let [old, new] = [1, 2].map(|content| {
+                blocks.weights_key(Generation(1), Some(("name", Hex128(content))))
+            });
+            let (filled, asked) = (symbols(&[1, 2, 3, 4]), symbols(&[1, 2, 3, 4, 5]));
+            let held = [blocks.take().expect("free"), blocks.take().expect("free")];
+            blocks.release(&held, Some((&filled, old)));
+            assert_eq!(blocks.take_prefix(&asked, ONE).len(), 0, "the base model");
+            assert_eq!(blocks.take_prefix(&asked, new).len(), reached);
+            assert_eq!(blocks.take_prefix(&asked, old).len(), 2);
         }
     }
 }

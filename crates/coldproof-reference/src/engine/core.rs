@@ -1,11 +1,12 @@
 //! One engine: its ranks, its transaction machine, its KV cache.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::transaction::Machine;
-use coldproof_contract::words::Rank;
+use coldproof_contract::words::{Hex128, Rank};
 
 use super::{EngineConfig, EngineError, Promise};
 use crate::arena::{ArenaConfig, Placement};
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(super) processor: Option<ProcessorCache>,
     /// What the host computed for requests.
     pub(super) host: Trace,
+    /// What each adapter is, by its name.
+    pub(super) adapters: BTreeMap<String, Hex128>,
     pub(super) paused: bool,
     /// Rows of the captured graphs.
     pub(super) captured: Vec<usize>,
@@ -81,6 +84,7 @@ impl Core {
             ranks: Some(ranks),
             cancel,
             machine: Machine::new(),
+            adapters: BTreeMap::new(),
             paused: false,
             captured: Vec::new(),
             promise: Promise::default(),

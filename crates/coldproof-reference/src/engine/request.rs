@@ -6,7 +6,8 @@ pub enum Mode {
     /// Every kernel is launched.
     #[default]
     Eager,
-    /// A captured graph is replayed.
+    /// A captured graph is replayed. Graphs are of the base model: with an adapter every kernel is
+    /// launched.
     Graph,
 }
 
@@ -38,6 +39,8 @@ pub struct GenerateRequest {
     pub images: Vec<Image>,
     /// Whether prepared images and the encoder's rows are reused, and left behind.
     pub use_encoder_cache: bool,
+    /// The name of the adapter that it is served with; nothing for the base model.
+    pub adapter: Option<String>,
     /// Tokens that the model then chooses: the largest logit, of equals the lowest token.
     pub greedy_tokens: usize,
 }

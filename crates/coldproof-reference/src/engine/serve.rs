@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::EngineError;
+use super::adapters::{by_adapter, replays};
 use super::core::Core;
 use super::images::HeldImage;
 use super::request::{GenerateRequest, Mode, Output};
@@ -92,7 +93,8 @@ impl Core {
             let vision = self.dims.vision.as_ref();
             let cached = (request.use_prefix_cache && served.is_ok())
                 .then(|| symbols(&sequence.tokens, &request.images, vision));
-            let cache = cached.as_deref().map(|symbols| (symbols, self.machine.generation()));
+            let key = self.weights_key(request);
+            let cache = cached.as_deref().map(|symbols| (symbols, key));
             self.blocks.release(&sequence.blocks, cache);
             self.release_images(&sequence.images, request.use_encoder_cache && served.is_ok());
         }
@@ -114,7 +116,9 @@ impl Core {
             if stepping.is_empty() {
                 return Ok(());
             }
-            self.decode(stepping)?;
+            for (adapter, group) in by_adapter(stepping, |(one, _)| one.request.adapter.clone()) {
+                self.decode(group, adapter)?;
+            }
         }
     }
 
@@ -123,7 +127,7 @@ impl Core {
         if request.use_prefix_cache {
             let vision = self.dims.vision.as_ref();
             let symbols = symbols(&request.prompt, &request.images, vision);
-            sequence.blocks = self.blocks.take_prefix(&symbols, self.machine.generation());
+            sequence.blocks = self.blocks.take_prefix(&symbols, self.weights_key(request));
         }
         let known = sequence.blocks.len() * self.config.block_size as usize;
         let all = request.prompt.len();
@@ -135,6 +139,7 @@ impl Core {
             positions: (known as i32..all as i32).collect(),
             tables: vec![table(&sequence.blocks)],
             one_sequence: true,
+            adapter: request.adapter.clone(),
             images,
         };
         let logits = self.step(step, Mode::Eager)?.pop().unwrap_or_default();
@@ -144,15 +149,21 @@ impl Core {
         Ok(())
     }
 
-    fn decode(&mut self, mut stepping: Vec<(&mut Active<'_>, u32)>) -> Result<(), EngineError> {
+    /// One token of each request of one adapter, or of the base model.
+    fn decode(
+        &mut self,
+        mut stepping: Vec<(&mut Active<'_>, u32)>,
+        adapter: Option<String>,
+    ) -> Result<(), EngineError> {
         let names = stepping.iter().map(|(sequence, _)| sequence.request.name.as_str());
-        let graph = stepping.iter().all(|(sequence, _)| sequence.request.mode == Mode::Graph);
+        let graph = stepping.iter().all(|(sequence, _)| replays(sequence.request));
         let mut step = Step {
             request: names.collect::<Vec<_>>().join("+"),
             ids: Vec::new(),
             positions: Vec::new(),
             tables: Vec::new(),
             one_sequence: false,
+            adapter,
             images: Vec::new(),
         };
         for (sequence, token) in &mut stepping {
@@ -193,15 +204,17 @@ impl Core {
 
     fn check_requests(&self, requests: &[GenerateRequest]) -> Result<(), EngineError> {
         let refused = |text: String| Err(EngineError::refused(text));
-        let replayed = requests.iter().all(|request| request.mode == Mode::Graph);
+        let base: Vec<_> = requests.iter().filter(|request| request.adapter.is_none()).collect();
+        let replayed = base.iter().all(|request| replays(request));
         let largest = self.captured.iter().copied().max().unwrap_or(0);
-        if replayed && requests.len() > largest {
+        if replayed && base.len() > largest {
             return refused(format!(
                 "the largest captured graph has {largest} rows and the batch {}; call `capture` \
                  first, or send fewer",
-                requests.len()
+                base.len()
             ));
         }
+        self.check_adapters(requests)?;
         for request in requests {
             let name = &request.name;
             if request.prompt.is_empty() {

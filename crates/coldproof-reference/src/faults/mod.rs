@@ -241,8 +241,10 @@ pub const FAULTS: [FaultRow; 12] = [
         family: None,
         min_tp: 1,
         spelling: Spelling::Any,
-        fault: "invalidation keeps the prefix cache, whose keys name no generation",
-        twin: "invalidation keeps the prefix cache, whose keys name the generation",
+        fault: "invalidation keeps the prefix cache, whose keys name no generation, and of an adapter \
+                its name alone",
+        twin: "invalidation keeps the prefix cache, whose keys name the generation and the content of \
+               an adapter",
     },
     FaultRow {
         id: FaultId::F7_03,

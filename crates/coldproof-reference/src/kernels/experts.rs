@@ -62,6 +62,15 @@ pub struct ExpertLinear {
     pub blocks: usize,
 }
 
+/// The pairs of each expert on this rank.
+pub(super) fn by_expert(ids: &[i32]) -> BTreeMap<i32, Vec<usize>> {
+    let mut pairs: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+    for (pair, &expert) in ids.iter().enumerate().filter(|(_, expert)| **expert != ELSEWHERE) {
+        pairs.entry(expert).or_default().push(pair);
+    }
+    pairs
+}
+
 impl Op for ExpertLinear {
     fn name(&self) -> &'static str {
         match self.stage {
@@ -85,12 +94,7 @@ impl Op for ExpertLinear {
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
         let x = context.f32s(self.x, &[self.x_rows(), self.k])?;
-        let mut pairs: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-        for (pair, &expert) in context.i32s(self.ids, &[self.m, self.top_k])?.iter().enumerate() {
-            if expert != ELSEWHERE {
-                pairs.entry(expert).or_default().push(pair);
-            }
-        }
+        let pairs = by_expert(context.i32s(self.ids, &[self.m, self.top_k])?);
         let mut y = vec![0.0; self.m * self.top_k * self.n];
         for (expert, pairs) in pairs {
             let matrix = self.n.saturating_mul(self.k).saturating_mul(BF16_BYTES);

@@ -28,6 +28,7 @@ mod latent;
 mod latent_attention;
 mod linear;
 mod linear_permuted;
+mod lora;
 mod matmul;
 mod norm;
 mod patches;
@@ -58,6 +59,7 @@ pub use latent::{Columns, LatentDims, LatentRope, LatentWrite};
 pub use latent_attention::LatentAttention;
 pub use linear::Linear;
 pub use linear_permuted::{LinearPermuted, WORKSPACE_LOCKS};
+pub use lora::{ExpertPairs, LoraExpand, LoraShrink};
 pub use matmul::PANEL_COLUMNS;
 pub use norm::{NormWeight, RmsNorm};
 pub use patches::{Patches, TowerRows};
@@ -142,6 +144,10 @@ pub enum Kernel {
     LocalExperts(LocalExperts),
     /// The holder's row of each pair, from all ranks.
     SelectExperts(SelectExperts),
+    /// The first product of an adapter.
+    LoraShrink(LoraShrink),
+    /// The second product of an adapter, onto the base model's.
+    LoraExpand(LoraExpand),
     /// Rows to the next pipeline stage.
     StageSend(StageSend),
     /// Rows from the pipeline stage before.
@@ -211,6 +217,8 @@ impl Kernel {
             Self::Gather(op) => op,
             Self::LocalExperts(op) => op,
             Self::SelectExperts(op) => op,
+            Self::LoraShrink(op) => op,
+            Self::LoraExpand(op) => op,
             Self::StageSend(op) => op,
             Self::StageReceive(op) => op,
             Self::Patches(op) => op,
@@ -262,6 +270,8 @@ kernel_from!(
     Gather,
     LocalExperts,
     SelectExperts,
+    LoraShrink,
+    LoraExpand,
     StageSend,
     StageReceive,
     Patches,

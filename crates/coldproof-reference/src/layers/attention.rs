@@ -53,6 +53,7 @@ impl Attention {
         let (_, kv_heads) = builder.shard.heads(heads.key_value);
         let hidden = builder.dims.hidden;
         let qkv = fused_heads(builder, &path, "weight", &[hidden]);
+        builder.adapts(qkv);
         let biased = builder.dims.attention_bias != AttentionBias::None;
         let qkv_bias = biased.then(|| fused_heads(builder, &path, "bias", &[]));
         let mut norm = |name: &str| {
@@ -135,6 +136,7 @@ impl OutputKernel {
         let weight = builder.packed(&name, &[hidden, columns], packing);
         let shape = [hidden, heads * head_dim];
         builder.sharded(name, &shape, weight, Target::Row);
+        builder.adapts(weight);
         let biased = builder.dims.attention_bias == AttentionBias::All;
         let bias = biased.then(|| builder.replicated(&format!("{path}.bias"), &[hidden]));
         let inputs = [builder.name(weight)];
@@ -166,6 +168,7 @@ impl OutputKernel {
         let blocks = Dims::row_blocks(forward.shard);
         forward.launch(LinearPermuted { x, w, permutation, workspace, y, m, k, n, blocks })?;
         forward.all_reduce(y, m)?;
+        forward.adapt(self.weight, x, y, m)?;
         if let Some(bias) = self.bias {
             let bias = forward.slots.address(bias)?;
             forward.launch(AddBias { y, bias, m, n })?;

@@ -3,6 +3,7 @@
 use coldproof_contract::words::Address;
 
 use super::LayerError;
+use crate::adapters::InUse;
 use crate::arena::Allocation;
 use crate::device::Device;
 use crate::kernels::{
@@ -58,6 +59,8 @@ pub(crate) struct Forward<'a> {
     pub(crate) kv: KvShape,
     /// The inputs.
     pub(crate) batch: Batch,
+    /// The adapter of the request.
+    pub(crate) adapter: Option<InUse<'a>>,
     /// Rows of images.
     pub(crate) placed: Vec<Placed>,
     /// Activations taken and not given back.
@@ -96,7 +99,7 @@ impl Forward<'_> {
         Ok(self.device.launch(kernel.into())?)
     }
 
-    /// `y = x · wᵀ` for all rows, at full K.
+    /// `y = x · wᵀ` for all rows, at full K, with the adapter.
     pub(crate) fn column_parallel(
         &mut self,
         weight: SlotId,
@@ -107,6 +110,7 @@ impl Forward<'_> {
         let y = self.buffer(rows, n, purpose)?;
         let w = self.slots.address(weight)?;
         self.launch(Linear { x, w, y, m: rows, k, n, blocks: Dims::full_blocks() })?;
+        self.adapt(weight, x, y, rows)?;
         Ok(y)
     }
 

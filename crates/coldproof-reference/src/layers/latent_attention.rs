@@ -134,10 +134,9 @@ impl Queries {
         let Some(rank) = mla.q_lora_rank else {
             let project = by_heads(builder, path, "q_proj", mla.query_dim(), hidden);
             let name = format!("{path}.kv_a_proj_with_mqa.weight");
-            return Self::Direct {
-                project,
-                compress: builder.replicated(&name, &[latent, hidden]),
-            };
+            let compress = builder.replicated(&name, &[latent, hidden]);
+            [project, compress].into_iter().for_each(|weight| builder.adapts(weight));
+            return Self::Direct { project, compress };
         };
         let name = format!("{path}.fused_qkv_a_proj.weight");
         let fused = builder.parameter(&name, &[rank + latent, hidden]);
@@ -147,6 +146,7 @@ impl Queries {
         }
         let norm = builder.replicated(&format!("{path}.q_a_layernorm.weight"), &[rank]);
         let expand = by_heads(builder, path, "q_b_proj", mla.query_dim(), rank);
+        [fused, expand].into_iter().for_each(|weight| builder.adapts(weight));
         Self::Compressed { fused, norm, expand, rank }
     }
 

@@ -30,6 +30,7 @@ impl Mlp {
         let name = format!("{path}.down_proj.weight");
         let down = builder.parameter(&name, &[hidden, local]);
         builder.sharded(name, &[hidden, inner], down, Target::Row);
+        [gate_up, down].into_iter().for_each(|weight| builder.adapts(weight));
         Self { gate_up, down, inner }
     }
 
@@ -51,6 +52,7 @@ impl Mlp {
         let blocks = Dims::row_blocks(forward.shard);
         forward.launch(Linear { x: inner, w, y, m, k: width, n: hidden, blocks })?;
         forward.all_reduce(y, m)?;
+        forward.adapt(self.down, inner, y, m)?;
         Ok(y)
     }
 }

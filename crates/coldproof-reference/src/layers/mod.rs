@@ -1,5 +1,6 @@
 //! Layers: what each declares of its slots and sources, and the kernels that it launches.
 
+mod adapted;
 mod affine;
 mod attention;
 mod clamped_experts;

@@ -52,6 +52,7 @@ impl Moe {
         let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
         declare_sources(builder, &layer, (experts, &ranks), names, (w13, w2));
         builder.hook(&layer, HookKind::Experts { w13, w2 });
+        [w13, w2].into_iter().for_each(|weight| builder.adapts(weight));
         let wide = experts.shared;
         let shared = format!("{path}.shared_experts");
         let shared = (wide > 0).then(|| Mlp::declare(builder, &shared, wide));
@@ -87,6 +88,7 @@ impl Moe {
             n: 2 * width,
             blocks: Dims::full_blocks(),
         })?;
+        forward.adapt_pairs(self.w13, x, gate_up, (places, top_k))?;
         let inner = forward.buffer(m * top_k, width, "expert_inner")?;
         let activation = Activation::Silu;
         forward.launch(GatedMul { activation, gate_up, y: inner, m: m * top_k, width })?;
@@ -108,6 +110,7 @@ impl Moe {
             blocks: Dims::row_blocks(forward.shard),
         })?;
         forward.all_reduce(outputs, m * top_k)?;
+        forward.adapt_pairs(self.w2, inner, outputs, (places, top_k))?;
         self.ranks.select(forward, places, outputs, top_k)?;
         let y = forward.buffer(m, hidden, "fed")?;
         forward.launch(MoeCombine { x: outputs, ids, weights, y, m, top_k, hidden })?;

@@ -241,6 +241,11 @@ impl Catalogue {
         self.sources.get(name)
     }
 
+    /// All sources, by name.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        self.sources.iter().map(|(name, source)| (name.as_str(), source))
+    }
+
     /// The source that `name` must repeat, if it is such a one.
     pub(crate) fn repeated_by(&self, name: &str) -> Option<&str> {
         self.repeats.get(name).map(String::as_str)

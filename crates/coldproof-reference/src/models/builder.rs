@@ -32,6 +32,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) catalogue: Catalogue,
     /// Post-load hooks, in model order.
     pub(crate) hooks: Vec<Hook>,
+    /// Weights whose products an adapter is added to.
+    pub(crate) adapted: Vec<SlotId>,
 }
 
 impl<'a> Builder<'a> {
@@ -45,6 +47,7 @@ impl<'a> Builder<'a> {
             slots: Slots::default(),
             catalogue: Catalogue::default(),
             hooks: Vec::new(),
+            adapted: Vec::new(),
         }
     }
 
@@ -87,6 +90,11 @@ impl<'a> Builder<'a> {
     /// A layer's post-load.
     pub(crate) fn hook(&mut self, layer: &str, kind: HookKind) {
         self.hooks.push(Hook { layer: layer.to_owned(), kind });
+    }
+
+    /// Declares that the layer adds adapters to the product of this weight.
+    pub(crate) fn adapts(&mut self, weight: SlotId) {
+        self.adapted.push(weight);
     }
 
     /// The name of a declared slot.

@@ -46,6 +46,8 @@ pub(crate) struct Step {
     pub(crate) tables: Vec<Vec<i32>>,
     /// Whether all rows are of one sequence.
     pub(crate) one_sequence: bool,
+    /// The adapter of all of them.
+    pub(crate) adapter: Option<String>,
     /// Images of the rows.
     pub(crate) images: Vec<StepImage>,
 }
@@ -85,7 +87,7 @@ impl Worker {
         let rows = step.ids.len();
         let layout = if step.one_sequence { Tables::Shared } else { Tables::PerRow };
         let decoder = Arc::clone(&self.decoder);
-        let mut forward = self.forward(rows, layout)?;
+        let mut forward = self.forward(rows, layout, step.adapter.as_deref())?;
         write_inputs(forward.device, &forward.batch, step)?;
         forward.placed = placed(&decoder, &forward, &step.images)?;
         let logits = decoder.forward(&mut forward, step.one_sequence)?;
@@ -99,7 +101,7 @@ impl Worker {
     pub(crate) fn capture(&mut self, rows: usize) -> Result<(), Failure> {
         self.device.begin_capture(&format!("decode-{rows}"))?;
         let decoder = Arc::clone(&self.decoder);
-        let mut forward = self.forward(rows, Tables::PerRow)?;
+        let mut forward = self.forward(rows, Tables::PerRow, None)?;
         let recorded = decoder.forward(&mut forward, false);
         let batch = forward.batch;
         let graph = self.device.end_capture()?;
@@ -142,7 +144,7 @@ impl Worker {
         let Some(pixels) = &image.pixels else { return Ok(()) };
         let decoder = Arc::clone(&self.decoder);
         let Some(vision) = decoder.vision() else { return Ok(()) };
-        let mut forward = self.pass(0, Tables::Shared);
+        let mut forward = self.pass(0, Tables::Shared, None)?;
         let address = forward.buffer(pixels.len(), 1, "input.pixels")?;
         forward.device.write(address, bytemuck::cast_slice(pixels))?;
         vision.encode(&mut forward, address, image.entry)?;
@@ -150,7 +152,12 @@ impl Worker {
     }
 
     /// A pass that has no inputs yet.
-    fn pass(&mut self, rows: usize, layout: Tables) -> Forward<'_> {
+    fn pass(
+        &mut self,
+        rows: usize,
+        layout: Tables,
+        adapter: Option<&str>,
+    ) -> Result<Forward<'_>, Failure> {
         let max_blocks = self.max_blocks();
         let batch = Batch {
             rows,
@@ -160,21 +167,27 @@ impl Worker {
             layout,
             max_blocks,
         };
-        Forward {
+        Ok(Forward {
             device: &mut self.device,
             slots: &self.slots,
             dims: &self.dims,
             shard: self.shard,
             kv: self.kv,
             batch,
+            adapter: adapter.map(|name| self.adapters.in_use(name)).transpose()?,
             placed: Vec::new(),
             taken: Vec::new(),
-        }
+        })
     }
 
-    fn forward(&mut self, rows: usize, layout: Tables) -> Result<Forward<'_>, Failure> {
+    fn forward(
+        &mut self,
+        rows: usize,
+        layout: Tables,
+        adapter: Option<&str>,
+    ) -> Result<Forward<'_>, Failure> {
         let max_blocks = self.max_blocks();
-        let mut forward = self.pass(rows, layout);
+        let mut forward = self.pass(rows, layout, adapter)?;
         forward.batch.ids = forward.buffer(rows, 1, "input.ids")?;
         forward.batch.positions = forward.buffer(rows, 1, "input.positions")?;
         let tables = if layout == Tables::Shared { 1 } else { rows };

@@ -8,6 +8,7 @@ use coldproof_contract::words::{Generation, Packing, Rank, SlotKind};
 
 use super::Failure;
 use super::step::Captured;
+use crate::adapters::{Adapters, Sites};
 use crate::arena::{ArenaConfig, Region};
 use crate::device::Device;
 use crate::faults::Faults;
@@ -54,6 +55,7 @@ pub(crate) struct Worker {
     pub(crate) hooks: Vec<Hook>,
     pub(crate) faults: Faults,
     pub(crate) graphs: Vec<Captured>,
+    pub(crate) adapters: Adapters,
     /// The load that is going on.
     pub(crate) load: Option<Load>,
     /// What this rank says of itself, since it was last asked.
@@ -70,7 +72,8 @@ impl Worker {
         let dims = config.dims;
         let mut builder = Builder::new(&dims, config.place, config.kv);
         let decoder = Arc::new(dims.declare(&mut builder));
-        let Builder { mut slots, mut catalogue, hooks, .. } = builder;
+        let Builder { mut slots, mut catalogue, hooks, adapted, .. } = builder;
+        let adapters = Adapters::of(Sites::of(&dims, &slots, &catalogue, &adapted));
         if config.place != config.place.of_all() {
             let mut all = Builder::new(&dims, config.place.of_all(), config.kv);
             dims.declare(&mut all);
@@ -94,6 +97,7 @@ impl Worker {
             hooks,
             faults: config.faults,
             graphs: Vec::new(),
+            adapters,
             load: None,
             claims: Vec::new(),
             lost: false,

@@ -5,25 +5,37 @@ use std::{fs, io};
 use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::{ADAPTER_FILES, Adapter};
 use coldproof_lanes::adapter_swap::{AdapterFolder, AdapterPair};
+use coldproof_reference::adapters::modules;
 
 use super::failure;
+use super::pair::write_adapter;
+use super::read::Model;
 use crate::error::Failure;
 use crate::settings::AdapterSettings;
 
-/// Reads both and copies them below `made`, where a trainer's own folder is made too.
+/// Reads both, or makes them where none were given, and copies them below `made`, where a trainer's
+/// own folder is made too.
 ///
 /// # Errors
 /// One that cannot be read or copied, or two of the same content: nothing old could be told from
-/// the new.
-pub(super) fn pair(asked: &AdapterSettings, made: &Utf8Path) -> Result<AdapterPair, Failure> {
+/// the new. A model of which the embedded engine adapts no module.
+pub(super) fn pair(
+    asked: &AdapterSettings,
+    (model, seed): (&Model, u64),
+    made: &Utf8Path,
+) -> Result<AdapterPair, Failure> {
     let copies = made.join("adapters");
+    let (old, new) = match &asked.folders {
+        Some(folders) => folders.clone(),
+        None => make(model, seed, &copies)?,
+    };
     let read = |folder, name| read(folder, copies.join(name));
-    let (from, to) = (read(&asked.from, "from")?, read(&asked.to, "to")?);
+    let (from, to) = (read(&old, "from")?, read(&new, "to")?);
     if from.0.content == to.0.content {
         return Err(Failure::new(
             "adapters",
-            asked.to.as_str(),
-            format!("`{}` and `{}` have the same content", asked.from, asked.to),
+            new.as_str(),
+            format!("`{old}` and `{new}` have the same content"),
             "give two adapters that differ: what is old must look old",
         ));
     }
@@ -39,6 +51,31 @@ pub(super) fn pair(asked: &AdapterSettings, made: &Utf8Path) -> Result<AdapterPa
         swap: asked.swap,
         live,
     })
+}
+
+/// Two adapters of every module that the embedded engine adapts.
+fn make(
+    model: &Model,
+    seed: u64,
+    copies: &Utf8Path,
+) -> Result<(Utf8PathBuf, Utf8PathBuf), Failure> {
+    let modules = match model {
+        Model::Known(config) => modules(config),
+        Model::Outline(_) => Vec::new(),
+    };
+    if modules.is_empty() {
+        let model = model.model_type();
+        return Err(Failure::usage(
+            "--lane",
+            format!("the embedded engine computes no adapter of `{model}`"),
+            "leave the adapters lane out",
+        ));
+    }
+    let write = |name: &str, seed| {
+        let folder = copies.join("made").join(name);
+        write_adapter(&modules, &folder, seed).map(|()| folder).map_err(failure)
+    };
+    Ok((write("from", seed.wrapping_add(3))?, write("to", seed.wrapping_add(4))?))
 }
 
 fn read(folder: &Utf8Path, copy: Utf8PathBuf) -> Result<(AdapterFolder, u64), Failure> {

@@ -3,13 +3,18 @@
 
 use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::arch::{Catalogue, ModelConfig};
-use coldproof_checkpoint::{Checkpoint, Layout, TensorSpec, perturb, write_checkpoint};
+use coldproof_checkpoint::{
+    Checkpoint, Factors, Layout, Lora, TensorSpec, perturb, write_checkpoint,
+};
 use coldproof_contract::words::Dtype;
+use coldproof_reference::adapters::Module;
 
 use super::failure;
 use crate::error::Failure;
 
 const LAYERS: u64 = 2;
+/// Rank and `lora_alpha` of an adapter.
+const ADAPTER: (u64, f64) = (8, 16.0);
 
 /// Makes A and B, and says where they are.
 pub(crate) fn make(
@@ -145,12 +150,36 @@ fn write(
         let columns = spec.shape.last().copied().unwrap_or(1) as f32;
         let scale = if matrix { 1.2 / columns.sqrt() } else { 0.3 };
         let values = (0..elements).flat_map(|_| {
-            let uniform = (next(&mut state) >> 40) as f32 / (1_u64 << 24) as f32 * 2.0 - 1.0;
+            let uniform = uniform(&mut state);
             let value = if matrix { uniform * scale } else { uniform.abs() * scale + 0.9 };
             bytes(value, spec.dtype)
         });
         Ok(values.collect())
     })
+}
+
+/// An adapter of these modules that changes what each gives by about a fifth.
+pub(super) fn write_adapter(
+    modules: &[Module],
+    folder: &Utf8Path,
+    seed: u64,
+) -> Result<(), coldproof_checkpoint::CheckpointError> {
+    let (rank, _) = ADAPTER;
+    let factors = modules.iter().map(|Module { name, outputs, inputs }| {
+        let mut state = name_seed(name, seed);
+        let mut values = |count: u64, columns: u64| -> Vec<f32> {
+            let scale = 1.0 / (columns as f32).sqrt();
+            (0..count).map(|_| uniform(&mut state) * scale).collect()
+        };
+        let (a, b) = (values(rank * inputs, *inputs), values(outputs * rank, 8 * rank));
+        (name.clone(), Factors::rounded((*outputs, *inputs), &a, &b))
+    });
+    Lora::write(folder, ADAPTER, &factors.collect())
+}
+
+/// From -1 to 1.
+fn uniform(state: &mut u64) -> f32 {
+    (next(state) >> 40) as f32 / (1_u64 << 24) as f32 * 2.0 - 1.0
 }
 
 /// bf16 by truncation: any value near the one drawn will do.

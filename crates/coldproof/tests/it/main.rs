@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
+mod adapters;
 mod check;
 mod disk;
 mod faults;

@@ -37,7 +37,10 @@ fn adapters_come_in_pairs_that_differ_and_have_a_lane() {
     let (a, b) = (path(&one), path(&one));
     bad(&["prove", "--adapter-from", &a], "--adapter-to");
     bad(&["prove", "--adapter-to", &a], "--adapter-from");
-    bad(&["prove", "--lane", "adapters"], "no adapters");
+    let model = fixture("llama/A");
+    let model = model.to_str().unwrap();
+    let foreign = ["prove", "--engine", "vllm", "--from", model, "--to", model];
+    bad(&[&foreign[..], &["--lane", "adapters"]].concat(), "no adapters");
     bad(&["prove", "--adapter-via", "other-folder"], "--adapter-via");
     bad(&["prove", "--adapter-from", &a, "--adapter-to", &b], "have the same content");
     let two = adapter(2);
@@ -45,19 +48,6 @@ fn adapters_come_in_pairs_that_differ_and_have_a_lane() {
     bad(&[&both[..], &["--lane", "caches"]].concat(), "no lane of this run serves adapters");
     fs_err::remove_file(two.path().join("adapter_config.json")).unwrap();
     bad(&both, "adapter_config.json");
-}
-
-#[test]
-fn an_engine_without_adapters_says_so() {
-    let (one, two) = (adapter(1), adapter(2));
-    let (one, two) = (one.path().to_str().unwrap(), two.path().to_str().unwrap());
-    let given = ["--lane", "adapters", "--adapter-from", one, "--adapter-to", two];
-    let ran = prove("llama", &given);
-    assert_eq!(ran.code, 3, "{}", ran.stdout);
-    let category = &ran.json()["categories"][6];
-    assert_eq!(category["status"], "not_covered");
-    let reason = category["reason"].as_str().unwrap();
-    assert!(reason.starts_with("the engine does not support adapters"), "{reason}");
 }
 
 /// An adapter of one tensor.

@@ -6,9 +6,9 @@ use coldproof_contract::evidence::ArgAccess;
 use super::*;
 use crate::kernels::{
     Activate, Add, AddBias, AllReduce, ClampedSwiglu, Columns, Copy, Embed, EncoderAttention,
-    ExpertBias, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, GroupedTopK, HeadLinear,
+    ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul, Gather, GroupedTopK, HeadLinear,
     KvWrite, LatentAttention, LatentDims, LatentRope, LatentWrite, LayerNorm, Linear,
-    LinearPermuted, LocalExperts, MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm,
+    LinearPermuted, LocalExperts, LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm,
     Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, Tables, TowerRows,
 };
 
@@ -171,6 +171,27 @@ fn latent_kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             }
             .into()
         }
+        _ => return lora_kernel(index, a),
+    })
+}
+
+/// Those of adapters.
+fn lora_kernel(index: usize, a: &[Address]) -> Option<Kernel> {
+    let (m, k, n, top_k, experts) = (2, 16, 3, 2, 2);
+    Some(match index {
+        38..=40 => {
+            let of = |stage| ExpertPairs { stage, ids: a[3], top_k, experts };
+            let pairs = [None, Some(of(ExpertStage::GateUp)), Some(of(ExpertStage::Down))];
+            let (x, t, pairs) = (a[0], a[2], pairs[index - 38]);
+            LoraShrink { x, a: a[1], t, m, k, rank: 3, blocks: 8, pairs }.into()
+        }
+        41 | 42 => {
+            let stage = ExpertStage::Down;
+            let pairs = ExpertPairs { stage, ids: a[4], top_k, experts };
+            let pairs = (index == 42).then_some(pairs);
+            let (t, b, scale, y) = (a[0], a[1], a[2], a[3]);
+            LoraExpand { t, b, scale, y, m, rank: 2, n, at: 1, width: 5, pairs }.into()
+        }
         _ => return None,
     })
 }
@@ -180,6 +201,7 @@ fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
     matches!(
         (kernel.name(), arg),
         ("kv_write" | "paged_attention" | "expert_bias" | "local_experts", 1)
+            | ("moe_lora_shrink" | "moe_lora_expand", 1)
             | ("latent_write" | "latent_attention" | "moe_gate_up" | "moe_down", 2)
     )
 }

@@ -8,6 +8,7 @@ mod experts;
 mod extents;
 mod grouped;
 mod latent;
+mod lora;
 mod matmul;
 mod ranks;
 

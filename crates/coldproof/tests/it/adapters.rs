@@ -1,0 +1,93 @@
+//! Adapters on the embedded engine: one that takes another's name is not the other.
+
+use std::collections::BTreeMap;
+
+use camino::Utf8Path;
+use coldproof_checkpoint::{Factors, Lora};
+
+use crate::support::{coldproof, findings, prove};
+
+const LANE: [&str; 2] = ["--lane", "adapters"];
+
+#[test]
+fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
+    for (family, topology) in [
+        ("gemma3", &[][..]),
+        ("gpt_oss", &["--tp", "2"]),
+        ("llama", &["--tp", "2", "--pp", "2"]),
+        ("mixtral", &["--ep", "2"]),
+        ("qwen2", &[]),
+        ("qwen3", &["--tp", "2"]),
+        ("qwen3_moe", &["--tp", "2", "--ep", "2"]),
+    ] {
+        let ran = prove(family, &[&LANE[..], topology].concat());
+        let verdict = ran.json();
+        assert_eq!(findings(&verdict), [], "{family}");
+        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+        let caches = &verdict["categories"][6];
+        assert_eq!(caches["status"], "pass", "{family}: {caches}");
+        let proven = verdict["certificate"]["proven"].to_string();
+        assert!(proven.contains("cached rows served with one adapter"), "{family}: {proven}");
+    }
+}
+
+#[test]
+fn blocks_of_the_old_content_are_found_whatever_the_engine_says() {
+    for more in [&[][..], &["--lying"], &["--adapter-via", "other-folder"]] {
+        let args = [&["prove", "--format", "json", "--fault", "F7.02"], &LANE[..], more].concat();
+        let ran = coldproof(&args);
+        let found = findings(&ran.json());
+        let wanted = ["7", "adapter-reused", "adapter"].map(str::to_owned);
+        assert_eq!(found, [wanted.into()], "{more:?}");
+        assert_eq!(ran.code, 1, "{more:?}");
+    }
+}
+
+#[test]
+fn blocks_that_are_keyed_by_content_are_silent() {
+    for more in [&[][..], &["--lying"]] {
+        let args = [&["prove", "--format", "json", "--fault", "F7.02~"], &LANE[..], more].concat();
+        let ran = coldproof(&args);
+        assert_eq!(findings(&ran.json()), [], "{more:?}");
+        assert_eq!(ran.code, 0, "{more:?}");
+    }
+}
+
+/// An adapter of one module of llama.
+fn adapter(at: &Utf8Path, module: &str, shape: (u64, u64), rank: u64) {
+    let values = |count: u64| -> Vec<f32> { (0..count).map(|i| (i % 5) as f32 * 0.1).collect() };
+    let factors = Factors::rounded(shape, &values(rank * shape.1), &values(rank * shape.0));
+    Lora::write(at, (rank, 4.0), &BTreeMap::from([(module.to_owned(), factors)])).unwrap();
+}
+
+#[test]
+fn adapters_that_are_given_may_differ_in_rank_and_modules() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = Utf8Path::from_path(scratch.path()).unwrap();
+    let (old, new) = (root.join("old"), root.join("new"));
+    let config = fs_err::read(crate::support::fixture("llama/A/config.json")).unwrap();
+    let config = coldproof_checkpoint::arch::ModelConfig::parse(&config).unwrap();
+    let modules = coldproof_reference::adapters::modules(&config);
+    for (at, suffix, rank) in [(&old, "q_proj", 4), (&new, "down_proj", 2)] {
+        let module = modules.iter().find(|module| module.name.ends_with(suffix)).unwrap();
+        adapter(at, &module.name, (module.outputs, module.inputs), rank);
+    }
+    let given = ["--adapter-from", old.as_str(), "--adapter-to", new.as_str()];
+    let ran = prove("llama", &[&LANE[..], &given].concat());
+    assert_eq!(findings(&ran.json()), []);
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+}
+
+#[test]
+fn an_adapter_of_another_model_is_bad_input() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = Utf8Path::from_path(scratch.path()).unwrap();
+    let (old, new) = (root.join("old"), root.join("new"));
+    adapter(&old, "model.layers.0.self_attn.q_proj", (3, 5), 4);
+    adapter(&new, "model.layers.0.self_attn.w_proj", (3, 5), 4);
+    let given = ["--adapter-from", old.as_str(), "--adapter-to", new.as_str()];
+    let ran = prove("llama", &[&LANE[..], &given].concat());
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    let message = ran.json()["message"].to_string();
+    assert!(message.contains("`model.layers.0.self_attn.w_proj`, which this model"), "{message}");
+}
