@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::house::House;
-use crate::{process, python, smollm2, tools, vllm};
+use crate::{faults, process, python, smollm2, tools, vllm};
 
 /// A part of the tests that can be run alone.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +16,11 @@ struct Suite {
     run: fn(&House) -> Result<()>,
 }
 
-const SUITES: [Suite; 5] = [
+const SUITES: [Suite; 6] = [
     Suite { name: "rust", run: rust },
     Suite { name: "doc", run: doc },
     Suite { name: "python", run: fixtures },
+    Suite { name: "faults", run: faults::check },
     Suite { name: "smollm2", run: smollm2::run },
     Suite { name: "vllm", run: vllm::run },
 ];

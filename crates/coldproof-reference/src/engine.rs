@@ -9,6 +9,7 @@ mod config;
 mod control;
 mod core;
 mod error;
+mod graphs;
 mod images;
 mod probe;
 mod promise;
@@ -27,8 +28,8 @@ pub use config::{EngineConfig, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;
-pub use request::{GenerateRequest, Image, Mode, Output};
 pub(crate) use promise::Promise;
+pub use request::{GenerateRequest, Image, Mode, Output};
 
 pub(crate) use self::core::Core;
 

@@ -43,6 +43,12 @@ pub enum Command {
     Perturb(PerturbArgs),
     /// Make checkpoints whose values say where they came from.
     Sentinel(SentinelArgs),
+    /// The seeded faults of the embedded engine.
+    Faults {
+        /// What to do with them.
+        #[command(subcommand)]
+        action: FaultsAction,
+    },
     /// Print shell completions.
     Completions {
         /// The shell.
@@ -147,8 +153,8 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub pp: u32,
     /// Expert-parallel ranks.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub ep: u32,
+    #[arg(long, value_name = "N")]
+    pub ep: Option<u32>,
     /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
     /// stale-copy:TENSOR, extra:NAME, rename:OLD=NEW; or reversed or float32, which are no fault.
     /// The manifest promises all. May be given several times.
@@ -231,6 +237,45 @@ const PERTURB_EXAMPLES: &str = "\
 Examples:
   coldproof perturb A B --seed 1
   coldproof perturb A B --seed 1 --ulp";
+
+/// `coldproof faults`
+#[derive(Debug, Subcommand)]
+pub enum FaultsAction {
+    /// Every fault, with what it does.
+    List {
+        /// How they are printed.
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Switch each on in the lane that shows it, and its twin: exit code 0 if all are found and all
+    /// twins are silent.
+    Run(FaultsRunArgs),
+}
+
+/// `coldproof faults run`
+#[derive(Debug, Args)]
+#[command(after_long_help = FAULTS_EXAMPLES)]
+pub struct FaultsRunArgs {
+    /// Only these faults (may be given several times).
+    #[arg(long = "id", value_name = "ID", value_delimiter = ',')]
+    pub ids: Vec<String>,
+    /// The checkpoint that is served first; with neither --from nor --to, a small pair is made of
+    /// the family that each fault is made for.
+    #[arg(long, value_name = "DIR", requires = "to")]
+    pub from: Option<Utf8PathBuf>,
+    /// The checkpoint that it is updated to.
+    #[arg(long, value_name = "DIR", requires = "from")]
+    pub to: Option<Utf8PathBuf>,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+const FAULTS_EXAMPLES: &str = "\
+Examples:
+  coldproof faults run
+  coldproof faults run --id F2.01 --id F7.02
+  coldproof faults run --from A --to B --format json";
 
 /// `coldproof check`
 #[derive(Debug, Args)]

@@ -25,6 +25,7 @@ mod read;
 mod topology;
 
 use deliveries::{deliver, header, partial, sentinels, spellings};
+pub(crate) use faults::FAULT_OPTION;
 pub(crate) use read::one_content;
 use read::{Loader, Model, Read, read};
 
@@ -79,13 +80,13 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     if embedded {
         faults::fit(&rows, &to.rules, to.model.model_type())?;
     }
-    let least = faults::least_tp(&rows);
+    let least = faults::least(&rows);
     let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
     let lanes = lanes(settings, &to.model, &mut notes);
     let routing_topology = match &to.model {
         Model::Known(config) if embedded => {
-            topology::routing(config, &to.rules, topology, settings, least, &mut notes)
+            topology::routing(config, &to.rules, topology, settings, least.tp, &mut notes)
         }
         Model::Known(_) | Model::Outline(_) => topology,
     };

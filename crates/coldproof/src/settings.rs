@@ -27,8 +27,8 @@ pub(crate) struct ProveSettings {
     pub(crate) tp: Option<u32>,
     /// Pipeline stages.
     pub(crate) pp: u32,
-    /// Ranks that experts are spread over.
-    pub(crate) ep: u32,
+    /// Ranks that experts are spread over; absent where that was left open.
+    pub(crate) ep: Option<u32>,
     /// Lanes to run.
     pub(crate) lanes: BTreeSet<LaneName>,
     /// What must be proven.
@@ -198,15 +198,15 @@ fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
 }
 
 /// Ranks along each axis.
-fn topology(args: &ProveArgs, embedded: bool) -> Result<(Option<u32>, u32, u32), Failure> {
-    let axes = [("--tp", args.tp), ("--pp", Some(args.pp)), ("--ep", Some(args.ep))];
+fn topology(args: &ProveArgs, embedded: bool) -> Result<(Option<u32>, u32, Option<u32>), Failure> {
+    let axes = [("--tp", args.tp), ("--pp", Some(args.pp)), ("--ep", args.ep)];
     for (option, value) in axes {
         if value == Some(0) {
             let text = format!("{option} 0 is no topology");
             return Err(Failure::usage(option, text, "the smallest is 1"));
         }
     }
-    for (option, value) in [("--pp", args.pp), ("--ep", args.ep)] {
+    for (option, value) in [("--pp", args.pp), ("--ep", args.ep.unwrap_or(1))] {
         if value != 1 && !embedded {
             return Err(Failure::usage(
                 option,

@@ -11,7 +11,8 @@ use crate::json;
 
 use super::fields::Fields;
 use super::{
-    ConfigError, Family, Grouping, Mla, Processor, Rope, Swiglu, Vision, Window, deepseek_v3, gemma3,
+    ConfigError, Family, Grouping, Mla, Processor, Rope, Swiglu, Vision, Window, deepseek_v3,
+    gemma3,
 };
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,

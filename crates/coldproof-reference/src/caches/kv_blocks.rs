@@ -229,9 +229,8 @@ mod tests {
             [(Invalidation::Empty, 0), (Invalidation::KeepKeyed, 0), (Invalidation::KeepUnkeyed, 2)]
         {
             let mut blocks = KvBlocks::new(6, 2, invalidation);
-            let [old, new] = [1, 2].map(|content| {
-                blocks.weights_key(Generation(1), Some(("name", Hex128(content))))
-            });
+            let [old, new] = [1, 2]
+                .map(|content| blocks.weights_key(Generation(1), Some(("name", Hex128(content)))));
             let (filled, asked) = (symbols(&[1, 2, 3, 4]), symbols(&[1, 2, 3, 4, 5]));
             let held = [blocks.take().expect("free"), blocks.take().expect("free")];
             blocks.release(&held, Some((&filled, old)));

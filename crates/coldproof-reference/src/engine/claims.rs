@@ -13,11 +13,11 @@ impl Core {
     /// Slots, configuration, caches and generation, as they are now.
     pub(crate) fn claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
         let (generation, block_size) = (self.machine.generation(), self.config.block_size);
-        let eager = self.captured.is_empty();
+        let graphs = self.graphs.stated();
         let mut facts = self.facts(move |worker| {
             let mut facts = worker.slot_facts();
             facts.push(state("engine", "block_size", &block_size.to_string()));
-            facts.push(state("engine", "enforce_eager", &eager.to_string()));
+            facts.extend(graphs.iter().map(|(name, value)| state("engine", name, value)));
             facts.extend(worker.kernel_facts());
             let (what, value) = ("generation".to_owned(), generation.0.to_string());
             facts.push(Fact::Claim(ClaimFact { what, value }));

@@ -23,6 +23,7 @@ impl Core {
         for rows in GRAPH_ROWS {
             self.each(move |worker| worker.capture(rows))?;
             self.captured.push(rows);
+            self.graphs.capture_sizes.push(rows);
         }
         Ok(())
     }

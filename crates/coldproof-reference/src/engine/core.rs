@@ -6,15 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::transaction::Machine;
-use coldproof_contract::words::{Hex128, Rank};
+use coldproof_contract::words::{Hex128, Rank, Topology};
 
+use super::graphs::GraphConfig;
 use super::{EngineConfig, EngineError, Promise};
 use crate::arena::{ArenaConfig, Placement};
 use crate::caches::{EncoderCache, KvBlocks, ProcessorCache};
 use crate::faults::{FaultId, Faults, invalidation};
 use crate::groups::Groups;
 use crate::loader::Place;
-use crate::models::{Dims, ENCODER_ENTRIES, KvShape};
+use crate::models::{Builder, Dims, ENCODER_ENTRIES, KvShape};
 use crate::ranks::{Failure, Ranks, Worker, WorkerConfig};
 use crate::trace::Trace;
 
@@ -43,6 +44,9 @@ pub(crate) struct Core {
     /// What each adapter is, by its name.
     pub(super) adapters: BTreeMap<String, Hex128>,
     pub(super) paused: bool,
+    pub(super) faults: Faults,
+    /// Which steps replay them.
+    pub(super) graphs: GraphConfig,
     /// Rows of the captured graphs.
     pub(super) captured: Vec<usize>,
     /// What the open transaction promised.
@@ -62,7 +66,7 @@ impl Core {
         let dims = Arc::new(Dims::from(&config.model));
         config.check(&dims)?;
         let cancel = Arc::new(AtomicBool::new(false));
-        let faults = Faults::new(&config.faults);
+        let faults = switched_on(&config, &dims);
         let workers = start_workers(&config, &dims, &faults, &cancel)
             .map_err(|failure| EngineError::of(failure, 0))?;
         let ranks = Ranks::start(workers, Arc::clone(&cancel)).map_err(|error| {
@@ -87,6 +91,8 @@ impl Core {
             adapters: BTreeMap::new(),
             paused: false,
             captured: Vec::new(),
+            graphs: GraphConfig::default(),
+            faults,
             promise: Promise::default(),
             remains: Remains::default(),
             ended: None,
@@ -184,6 +190,20 @@ fn tagged(rank: Rank, facts: Vec<Fact>) -> impl Iterator<Item = (Rank, Fact)> {
 
 fn flatten(all: Vec<(Rank, Vec<Fact>)>) -> Vec<(Rank, Fact)> {
     all.into_iter().flat_map(|(rank, facts)| tagged(rank, facts)).collect()
+}
+
+/// The faults of an engine, with their objects in its model.
+fn switched_on(config: &EngineConfig, dims: &Dims) -> Faults {
+    if config.faults.is_empty() {
+        return Faults::default();
+    }
+    let all = Place::of(Topology::SINGLE, Rank::default());
+    let kv = KvShape { blocks: 1, block_size: 1 };
+    let mut builder = Builder::new(dims, all, kv);
+    dims.declare(&mut builder);
+    let Builder { slots, catalogue, .. } = builder;
+    let slots = slots.ids().map(|id| slots[id].spec.name.0.clone());
+    Faults::new(&config.faults, &slots.chain(catalogue.names()).collect::<Vec<_>>())
 }
 
 fn start_workers(

@@ -156,7 +156,8 @@ impl Core {
         adapter: Option<String>,
     ) -> Result<(), EngineError> {
         let names = stepping.iter().map(|(sequence, _)| sequence.request.name.as_str());
-        let graph = stepping.iter().all(|(sequence, _)| replays(sequence.request));
+        let graph = stepping.iter().all(|(sequence, _)| replays(sequence.request))
+            && self.graphs.replays(stepping.len());
         let mut step = Step {
             request: names.collect::<Vec<_>>().join("+"),
             ids: Vec::new(),

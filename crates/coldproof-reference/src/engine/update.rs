@@ -10,6 +10,7 @@ use coldproof_contract::words::{Generation, TransactionId};
 
 use super::core::Core;
 use super::{EngineError, Promise};
+use crate::faults;
 use crate::loader::Load;
 use crate::ranks::{Failure, Worker};
 
@@ -107,7 +108,10 @@ impl Core {
 
     fn finish_open(&mut self, id: TransactionId) -> Result<(), EngineError> {
         let promise = std::mem::take(&mut self.promise);
-        self.each(move |worker| worker.check_complete(&promise))?;
+        self.each(move |worker| {
+            worker.check_complete(&promise)?;
+            faults::forget_preserved(worker, &promise.preserved)
+        })?;
         self.machine.finalize(id)?;
         self.each(Worker::post_load)?;
         Ok(self.machine.verify(id)?)
@@ -118,6 +122,9 @@ impl Core {
         let id = self.open_id("commit")?;
         let generation = self.machine.commit(id)?;
         self.each(|worker| worker.close(true))?;
+        if generation > Generation(1) {
+            self.graphs.update(&self.faults);
+        }
         Ok(generation)
     }
 

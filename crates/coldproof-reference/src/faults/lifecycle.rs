@@ -82,3 +82,31 @@ pub(crate) fn write_experts(
     worker.record(name, source.slot, &steps)?;
     Ok(true)
 }
+
+/// F3.02: takes two parameters of a mixer. The composed loader of the one is counted twice, so that
+/// the layer counts as full before the other comes. Says whether it took the source.
+pub(crate) fn count_twice(
+    worker: &mut Worker,
+    name: &str,
+    source: &Source,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let mixer = |leaf: &str| name.strip_suffix(leaf).filter(|mixer| mixer.ends_with('.'));
+    let (dropped, twice) = (mixer("D"), mixer("A_log"));
+    let Some(mixer) = dropped.or(twice) else { return Ok(false) };
+    let Some(variant) = worker.fault_on(FaultId::F3_02, &format!("{mixer}D")) else {
+        return Ok(false);
+    };
+    let steps = worker.pieces(source);
+    match (variant, twice) {
+        (Variant::Faulty, Some(_)) => {
+            for _ in 0..2 {
+                worker.write(name, source, &steps, bytes)?;
+            }
+        }
+        (Variant::Faulty, None) => {}
+        // One write, which two loaders in turn describe.
+        (Variant::Twin, _) => worker.write(name, source, &steps, bytes)?,
+    }
+    Ok(true)
+}

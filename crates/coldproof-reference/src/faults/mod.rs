@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use caches::invalidation;
 pub(crate) use derived::widen_norm;
-pub(crate) use lifecycle::{apply_head_rows, dispatched, write_experts};
-pub(crate) use names::take_fused;
-pub(crate) use routing::replicated_pieces;
-pub(crate) use state::restore_rotary;
-pub(crate) use storage::{bind_absorbed, bind_permutation, reset_workspace};
+pub(crate) use lifecycle::{apply_head_rows, count_twice, dispatched, write_experts};
+pub(crate) use names::{finds, take_fused};
+pub(crate) use routing::{placed_as, replicated_pieces};
+pub(crate) use state::{forget_preserved, restore_rotary};
+pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
 
 /// What the names of a model's text part begin with, where it has others.
 const TEXT_PART: &str = "language_model.";
@@ -34,6 +34,9 @@ pub enum FaultId {
     /// An absorbed matrix rebound.
     #[serde(rename = "F1.01")]
     F1_01,
+    /// A parameter rebound.
+    #[serde(rename = "F1.02")]
+    F1_02,
     /// Kernel-owned scratch rebound.
     #[serde(rename = "F1.05")]
     F1_05,
@@ -46,6 +49,9 @@ pub enum FaultId {
     /// A loader of the layout before post-load.
     #[serde(rename = "F3.01")]
     F3_01,
+    /// A loader that is counted twice.
+    #[serde(rename = "F3.02")]
+    F3_02,
     /// A layer that post-load does not reach.
     #[serde(rename = "F3.05")]
     F3_05,
@@ -55,9 +61,21 @@ pub enum FaultId {
     /// A buffer copied back from garbage.
     #[serde(rename = "F4.02")]
     F4_02,
+    /// Sizes of captured graphs forgotten.
+    #[serde(rename = "F4.03")]
+    F4_03,
+    /// The choice between graphs and eager launches made anew.
+    #[serde(rename = "F4.04")]
+    F4_04,
+    /// What was to be preserved is gone.
+    #[serde(rename = "F4.06")]
+    F4_06,
     /// A replicated parameter cut like a sharded one.
     #[serde(rename = "F5.01")]
     F5_01,
+    /// A name with a level that no checkpoint has.
+    #[serde(rename = "F6.01")]
+    F6_01,
     /// Fused keys skipped in silence.
     #[serde(rename = "F6.02")]
     F6_02,
@@ -67,6 +85,8 @@ pub enum FaultId {
     /// Encoder outputs that outlive their weights.
     #[serde(rename = "F7.03")]
     F7_03,
+    /// Experts of another placement.
+    R63,
 }
 
 /// The wrong behaviour or its nearest correct one.
@@ -106,12 +126,16 @@ pub struct FaultRow {
     pub room: &'static str,
     /// The slot, source or cache that goes wrong.
     pub object: &'static str,
+    /// What goes wrong in models without it: the first of these that they have.
+    pub others: &'static [&'static str],
     /// The finding code that it must give.
     pub code: &'static str,
     /// The family that it is made for, or nothing where that is no matter.
     pub family: Option<&'static str>,
     /// The fewest tensor-parallel ranks that show it.
     pub min_tp: u32,
+    /// The fewest expert-parallel ranks that show it.
+    pub min_ep: u32,
     /// The spelling of the update that it needs.
     pub spelling: Spelling,
     /// What goes wrong.
@@ -121,25 +145,42 @@ pub struct FaultRow {
 }
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 12] = [
+pub const FAULTS: [FaultRow; 19] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
         object: "model.layers.0.self_attn.mla_attn.mla_attn.W_UV",
+        others: &["*.W_UV"],
         code: "slot-rebound",
         family: Some("deepseek_v3"),
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "post-load of a reload binds a new absorbed matrix and frees the captured one",
         twin: "makes a new absorbed matrix, copies it into the bound one and frees the new one",
     },
     FaultRow {
-        id: FaultId::F1_05,
+        id: FaultId::F1_02,
         room: "storage",
-        object: "model.layers.0.self_attn.o_proj/kernel.workspace",
+        object: "model.layers.0.input_layernorm.weight",
+        others: &["backbone.layers.0.norm.weight"],
         code: "slot-rebound",
         family: None,
         min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "a reload writes the parameter into a new storage and frees the captured one",
+        twin: "writes into a new storage, copies it into the bound one and frees the new one",
+    },
+    FaultRow {
+        id: FaultId::F1_05,
+        room: "storage",
+        object: "model.layers.0.self_attn.o_proj/kernel.workspace",
+        others: &["*.o_proj/kernel.workspace"],
+        code: "slot-rebound",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "post-load of a reload binds a new workspace and frees the captured one",
         twin: "makes a new workspace, copies it into the bound one and frees the new one",
@@ -148,9 +189,11 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F1_08,
         room: "storage",
         object: "model.layers.0.self_attn.o_proj/kernel.act_perm",
+        others: &["*.o_proj/kernel.act_perm"],
         code: "address-stale",
         family: None,
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "post-load of a reload hides a new permutation in a closure and frees the captured \
                 one; the registry still names the old one",
@@ -160,9 +203,11 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F2_01,
         room: "derived",
         object: "model.norm/kernel.weight_f32",
+        others: &["*.norm_f/kernel.weight_f32"],
         code: "derived-stale",
         family: None,
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "the f32 copy of the final norm is made by the first load only",
         twin: "widens into a temporary block and copies that into the bound one",
@@ -171,20 +216,37 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F3_01,
         room: "lifecycle",
         object: "model.layers.0.mlp.experts.w13_weight",
+        others: &["*.experts.w13_weight"],
         code: "loader-stale",
         family: Some("qwen3_moe"),
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "the loader of a reload writes rows as if the storage were not packed yet",
         twin: "unpacks the storage, writes rows and packs it again",
     },
     FaultRow {
+        id: FaultId::F3_02,
+        room: "lifecycle",
+        object: "backbone.layers.0.mixer.D",
+        others: &[],
+        code: "application-missing",
+        family: Some("mamba2"),
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "the composed loader of A_log is counted twice, and D is never applied; the count is full",
+        twin: "each of both is applied once",
+    },
+    FaultRow {
         id: FaultId::F3_05,
         room: "lifecycle",
         object: "model.layers.0.self_attn.mla_attn.mla_attn",
+        others: &[],
         code: "finalised-never",
         family: Some("deepseek_v3"),
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "post-load of a reload does not reach the layer, whose absorbed matrices stay old",
         twin: "post-load of a reload reaches the layer after all others",
@@ -193,9 +255,11 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F3_06,
         room: "lifecycle",
         object: "model.layers.0.self_attn.qkv_proj.weight",
+        others: &["*.qkv_proj.weight"],
         code: "application-missing",
         family: None,
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "a reload applies k_proj twice and v_proj never; the count is full",
         twin: "applies k_proj in two halves",
@@ -204,31 +268,95 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F4_02,
         room: "state",
         object: "model.rotary_emb.cos_sin_cache",
+        others: &[],
         code: "state-lost",
         family: None,
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "a reload copies the rotary table back from memory that never held it",
         twin: "copies the same garbage back, then computes the table again",
     },
     FaultRow {
+        id: FaultId::F4_03,
+        room: "state",
+        object: "engine.capture_sizes",
+        others: &[],
+        code: "config-drift",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "an update forgets the largest size that graphs were captured for: larger batches are launched eagerly",
+        twin: "forgets it and computes it again from the graphs",
+    },
+    FaultRow {
+        id: FaultId::F4_04,
+        room: "state",
+        object: "engine.enforce_eager",
+        others: &[],
+        code: "config-drift",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "an update takes the default of enforce_eager for what was chosen: no graph is replayed",
+        twin: "takes the default and puts back what was chosen",
+    },
+    FaultRow {
+        id: FaultId::F4_06,
+        room: "state",
+        object: "model.layers.0.input_layernorm.weight",
+        others: &[],
+        code: "state-lost",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "a partial update clears the first slot that it was told to preserve",
+        twin: "clears it and puts back what it held",
+    },
+    FaultRow {
         id: FaultId::F5_01,
         room: "routing",
         object: "model.layers.0.mlp.gate.weight",
+        others: &[
+            "*.mlp.gate.weight",
+            "*.block_sparse_moe.gate.weight",
+            "*.mlp.router.weight",
+            "*.layers.0.input_layernorm.weight",
+            "*.layers.0.norm.weight",
+        ],
         code: "shard-misplaced",
         family: Some("qwen3_moe"),
         min_tp: 2,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "a reload cuts the replicated router by the global rank, not by its layer's",
         twin: "asks the layer for its rank at every load",
     },
     FaultRow {
+        id: FaultId::F6_01,
+        room: "names",
+        object: "model.layers.0.self_attn.o_proj.weight",
+        others: &["backbone.layers.0.mixer.out_proj.weight"],
+        code: "source-unrouted",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "a reload looks a source up under a name with the level base_layer, finds none and passes it over",
+        twin: "takes the level out of the name again",
+    },
+    FaultRow {
         id: FaultId::F6_02,
         room: "names",
         object: "model.layers.0.mlp.experts.gate_up_proj",
+        others: &["*.mlp.experts.gate_up_proj"],
         code: "source-unrouted",
         family: Some("qwen3_moe"),
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Fused,
         fault: "a reload skips fused expert keys in silence and reports success",
         twin: "splits a fused source into one source an expert and applies those",
@@ -237,9 +365,11 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F7_02,
         room: "caches",
         object: "prefix-kv",
+        others: &[],
         code: "cache-stale",
         family: None,
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "invalidation keeps the prefix cache, whose keys name no generation, and of an adapter \
                 its name alone",
@@ -250,29 +380,74 @@ pub const FAULTS: [FaultRow; 12] = [
         id: FaultId::F7_03,
         room: "caches",
         object: "encoder",
+        others: &[],
         code: "cache-stale",
         family: Some("llava"),
         min_tp: 1,
+        min_ep: 1,
         spelling: Spelling::Any,
         fault: "invalidation keeps the encoder's rows of images, whose keys name no generation",
         twin: "invalidation keeps the encoder's rows of images, whose keys name the generation",
     },
+    FaultRow {
+        id: FaultId::R63,
+        room: "routing",
+        object: "model.layers.0.mlp.experts.w13_weight",
+        others: &["*.experts.w13_weight"],
+        code: "shard-misplaced",
+        family: Some("qwen3_moe"),
+        min_tp: 1,
+        min_ep: 2,
+        spelling: Spelling::Any,
+        fault: "a reload places experts on the ranks that had them by another placement",
+        twin: "asks the map that the forward reads where each expert is",
+    },
 ];
 
+/// The slots that stand for an attention with keys and values of its own.
+const ATTENTION: &[&str] = &["*.qkv_proj.weight", "*.kv_b_proj.weight"];
+
 impl FaultRow {
-    /// The parameter that a model must have for this fault to have its object, or nothing where any
-    /// model will do.
+    /// Parameters of which a model must have one for this fault to have its object; none where any
+    /// model will do. What begins with a star is the end of a name.
     #[must_use]
-    pub const fn parameter(&self) -> Option<&'static str> {
+    pub const fn needs(&self) -> &'static [&'static str] {
         match self.id {
-            FaultId::F1_01 | FaultId::F3_05 => Some("model.layers.0.self_attn.kv_b_proj.weight"),
-            FaultId::F1_05 | FaultId::F1_08 => Some("model.layers.0.self_attn.o_proj.weight"),
-            FaultId::F2_01 => Some("model.norm.weight"),
-            FaultId::F3_01 | FaultId::F6_02 => Some("model.layers.0.mlp.experts.w13_weight"),
-            FaultId::F3_06 => Some("model.layers.0.self_attn.qkv_proj.weight"),
-            FaultId::F5_01 => Some("model.layers.0.mlp.gate.weight"),
-            FaultId::F4_02 | FaultId::F7_02 | FaultId::F7_03 => None,
+            FaultId::F1_01 | FaultId::F3_05 => &["*.kv_b_proj.weight"],
+            FaultId::F1_05 | FaultId::F1_08 => &["*.o_proj.weight"],
+            FaultId::F2_01 => &["model.norm.weight", "backbone.norm_f.weight"],
+            FaultId::F3_01 | FaultId::R63 => &["*.experts.w13_weight"],
+            FaultId::F3_02 => &["*.mixer.D"],
+            FaultId::F3_06 => &["*.qkv_proj.weight"],
+            FaultId::F4_02 => &["*.self_attn.o_proj.weight"],
+            FaultId::F6_02 => &["*.mlp.experts.w13_weight"],
+            FaultId::F7_02 => ATTENTION,
+            FaultId::F7_03 => &["vision_tower.post_layernorm.weight"],
+            FaultId::F1_02
+            | FaultId::F4_03
+            | FaultId::F4_04
+            | FaultId::F4_06
+            | FaultId::F5_01
+            | FaultId::F6_01 => &[],
         }
+    }
+
+    /// The object in a model of these names: the first of its candidates that the model has.
+    fn object_in(&self, names: &[String]) -> String {
+        let candidates = std::iter::once(&self.object).chain(self.others);
+        let found = candidates
+            .filter_map(|wanted| names.iter().find(|name| is_called(name, wanted)).cloned());
+        found.into_iter().next().unwrap_or_else(|| self.object.to_owned())
+    }
+}
+
+/// Whether a slot or source has this name, in the text part of a model or in all of it. What begins
+/// with a star is the end of a name.
+#[must_use]
+pub fn is_called(name: &str, wanted: &str) -> bool {
+    match wanted.strip_prefix('*') {
+        Some(end) => name.ends_with(end),
+        None => name.strip_prefix(TEXT_PART).unwrap_or(name) == wanted,
     }
 }
 
@@ -289,17 +464,24 @@ impl FaultId {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::F1_01 => "F1.01",
+            Self::F1_02 => "F1.02",
             Self::F1_05 => "F1.05",
             Self::F1_08 => "F1.08",
             Self::F2_01 => "F2.01",
             Self::F3_01 => "F3.01",
+            Self::F3_02 => "F3.02",
             Self::F3_05 => "F3.05",
             Self::F3_06 => "F3.06",
             Self::F4_02 => "F4.02",
+            Self::F4_03 => "F4.03",
+            Self::F4_04 => "F4.04",
+            Self::F4_06 => "F4.06",
             Self::F5_01 => "F5.01",
+            Self::F6_01 => "F6.01",
             Self::F6_02 => "F6.02",
             Self::F7_02 => "F7.02",
             Self::F7_03 => "F7.03",
+            Self::R63 => "R63",
         }
     }
 }
@@ -332,25 +514,27 @@ impl FromStr for FaultId {
     }
 }
 
-/// The faults that one engine has.
+/// The faults that one engine has, each with its object in the engine's model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Faults(Vec<FaultSwitch>);
+pub(crate) struct Faults(Vec<(FaultSwitch, String)>);
 
 impl Faults {
-    /// These switches; of several for one fault the first counts.
-    pub(crate) fn new(switches: &[FaultSwitch]) -> Self {
-        Self(switches.to_vec())
+    /// These switches in a model of these slots and sources; of several for one fault the first
+    /// counts.
+    pub(crate) fn new(switches: &[FaultSwitch], names: &[String]) -> Self {
+        let located = |switch: &FaultSwitch| (*switch, switch.id.row().object_in(names));
+        Self(switches.iter().map(located).collect())
     }
 
     /// Whether and how a fault is switched on.
     pub(crate) fn of(&self, id: FaultId) -> Option<Variant> {
-        self.0.iter().find(|switch| switch.id == id).map(|switch| switch.variant)
+        self.0.iter().find(|(switch, _)| switch.id == id).map(|(switch, _)| switch.variant)
     }
 
-    /// How a fault is switched on for its one object, which may stand in the text part of a model.
+    /// How a fault is switched on for its one object.
     pub(crate) fn on(&self, id: FaultId, object: &str) -> Option<Variant> {
-        let object = object.strip_prefix(TEXT_PART).unwrap_or(object);
-        (id.row().object == object).then(|| self.of(id)).flatten()
+        let (switch, own) = self.0.iter().find(|(switch, _)| switch.id == id)?;
+        (own == object).then_some(switch.variant)
     }
 }
 
@@ -365,7 +549,14 @@ mod tests {
             assert_eq!(row.id.as_str().parse(), Ok(row.id));
         }
         assert!(FAULTS.is_sorted_by_key(|row| row.id));
-        assert_eq!(FaultId::F7_03 as usize + 1, FAULTS.len());
+        assert_eq!(FaultId::R63 as usize + 1, FAULTS.len());
+        let names = ["backbone.layers.0.norm.weight", "backbone.layers.2.mixer.qkv_proj.weight"];
+        let names = names.map(str::to_owned);
+        let object = |id: FaultId| id.row().object_in(&names);
+        assert_eq!(object(FaultId::F1_02), names[0]);
+        assert_eq!(object(FaultId::F3_06), names[1]);
+        assert_eq!(object(FaultId::F7_02), "prefix-kv");
+        assert!(is_called("language_model.model.norm.weight", "model.norm.weight"));
         let error = "F9.99".parse::<FaultId>().expect_err("no such fault");
         assert!(error.to_string().contains("F1.01, F1.05, F1.08"), "{error}");
     }

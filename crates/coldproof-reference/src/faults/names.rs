@@ -55,3 +55,22 @@ fn in_fused(step: &Move, expert: u64, before: u64) -> Move {
     }
     Move { source: Fragment(spans), slot: step.slot.clone() }
 }
+
+/// F6.01: whether the loader finds the parameter of a source, which it looks up in a tree of
+/// modules that adapters have given one more level.
+pub(crate) fn finds(worker: &mut Worker, name: &str) -> Result<bool, Failure> {
+    const LEVEL: &str = "base_layer.";
+    let Some(variant) = worker.fault_on(FaultId::F6_01, name) else { return Ok(true) };
+    let leaf = name.rfind('.').map_or(0, |dot| dot + 1);
+    let (owner, leaf) = name.split_at(leaf);
+    let inside = format!("{owner}{LEVEL}{leaf}");
+    let asked = match variant {
+        Variant::Faulty => inside,
+        Variant::Twin => inside.replace(LEVEL, ""),
+    };
+    let found = worker.catalogue.source(&asked).is_some();
+    if !found {
+        worker.load_mut()?.skip(name);
+    }
+    Ok(found)
+}

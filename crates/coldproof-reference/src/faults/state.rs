@@ -20,3 +20,18 @@ pub(crate) fn restore_rotary(worker: &mut Worker, table: SlotId) -> Result<(), F
         Variant::Twin => worker.compute_rotary(table, false),
     }
 }
+
+/// F4.06: clears the first slot that a partial update was told to preserve; its twin puts back what
+/// it held.
+pub(crate) fn forget_preserved(worker: &mut Worker, preserved: &[String]) -> Result<(), Failure> {
+    let Some(variant) = worker.faults.of(FaultId::F4_06) else { return Ok(()) };
+    let mut own = preserved.iter().filter_map(|name| worker.catalogue.source(name));
+    let Some(slot) = own.next().map(|source| source.slot) else { return Ok(()) };
+    let (address, bytes) = (worker.slots.address(slot)?, worker.slots[slot].spec.bytes());
+    let kept = worker.device.read(address, bytes)?.to_vec();
+    worker.device.write(address, &vec![0; kept.len()])?;
+    match variant {
+        Variant::Faulty => Ok(()),
+        Variant::Twin => Ok(worker.device.write(address, &kept)?),
+    }
+}

@@ -4,7 +4,7 @@ use coldproof_contract::words::Address;
 
 use super::{FaultId, Variant};
 use crate::arena::Allocation;
-use crate::loader::bind;
+use crate::loader::{Source, bind};
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
 
@@ -99,4 +99,32 @@ pub(super) fn copy(
 ) -> Result<(), Failure> {
     let copied = worker.device.read(from, bytes)?.to_vec();
     Ok(worker.device.write(to, &copied)?)
+}
+
+/// F1.02: writes its source into a new storage. Says whether it took the source.
+pub(crate) fn rebind_parameter(
+    worker: &mut Worker,
+    name: &str,
+    source: &Source,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let slot = worker.slots[source.slot].spec.name.0.clone();
+    let variant = worker.fault_on(FaultId::F1_02, &slot);
+    let (Some(variant), Some(bound)) = (variant, worker.slots[source.slot].storage) else {
+        return Ok(false);
+    };
+    let new = worker.device.alloc(bound.region, bound.bytes, &slot)?;
+    worker.slots[source.slot].storage = Some(new);
+    let steps = worker.pieces(source);
+    worker.write(name, source, &steps, bytes)?;
+    let unused = match variant {
+        Variant::Faulty => bound,
+        Variant::Twin => {
+            copy(worker, new.address, bound.address, bound.bytes)?;
+            worker.slots[source.slot].storage = Some(bound);
+            new
+        }
+    };
+    worker.device.free(unused.storage)?;
+    Ok(true)
 }

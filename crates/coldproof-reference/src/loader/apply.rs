@@ -80,6 +80,11 @@ impl Load {
         unfilled.map(|(_, name)| name.as_str()).collect()
     }
 
+    /// Passes a source over that no slot took.
+    pub(crate) fn skip(&mut self, name: &str) {
+        self.unrouted.push(name.to_owned());
+    }
+
     fn fill(&mut self, parts: &[PartId], name: &str) {
         for &part in parts {
             self.filled.insert(part, name.to_owned());
@@ -94,13 +99,15 @@ impl Worker {
         if let Some(owner) = self.catalogue.repeated_by(name).map(str::to_owned) {
             return self.apply_repeat(name, &owner, bytes);
         }
-        if self.catalogue.is_elsewhere(name) {
+        let placed = faults::placed_as(self, name);
+        let place = placed.as_deref().unwrap_or(name);
+        if self.catalogue.is_elsewhere(place) {
             return Ok(());
         }
-        let Some(source) = self.catalogue.source(name).cloned() else {
+        let Some(source) = self.catalogue.source(place).cloned() else {
             return Err(Failure::Refused(format!("no layer of this model takes `{name}`")));
         };
-        if !self.apply_by_fault(name, &source, bytes)? {
+        if faults::finds(self, name)? && !self.apply_by_fault(name, &source, bytes)? {
             let steps =
                 faults::replicated_pieces(self, &source).unwrap_or_else(|| self.pieces(&source));
             self.write(name, &source, &steps, bytes)?;
@@ -124,6 +131,11 @@ impl Worker {
     ) -> Result<bool, Failure> {
         if !self.load()?.reload {
             return Ok(false);
+        }
+        if faults::rebind_parameter(self, name, source, bytes)?
+            || faults::count_twice(self, name, source, bytes)?
+        {
+            return Ok(true);
         }
         Ok(match &source.target {
             Target::Heads(part) => faults::apply_head_rows(self, name, *part, source, bytes)?,

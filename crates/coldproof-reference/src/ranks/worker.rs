@@ -45,6 +45,7 @@ type Backup = Vec<(SlotId, Vec<u8>)>;
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) rank: Rank,
+    pub(crate) place: Place,
     pub(crate) shard: Shard,
     pub(crate) dims: Arc<Dims>,
     pub(crate) kv: KvShape,
@@ -87,6 +88,7 @@ impl Worker {
         }
         Ok(Self {
             rank: config.rank,
+            place: config.place,
             shard: config.place.shard,
             dims,
             kv: config.kv,

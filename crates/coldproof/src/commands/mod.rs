@@ -4,6 +4,7 @@ mod agent;
 mod check;
 mod digest;
 mod explain;
+mod faults;
 mod keys;
 mod perturb;
 mod prove;
@@ -14,7 +15,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind::MissingSubcommand;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command, Format};
+use crate::args::{Cli, Command, FaultsAction, FaultsRunArgs, Format};
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::{interrupt, output};
@@ -37,12 +38,13 @@ pub(crate) fn run(args: &[OsString], own_command: Option<Vec<OsString>>) -> Exit
     };
     let format = format(command);
     let result = match command {
-        Command::Prove(args) => prove::run(args, own_command),
+        Command::Prove(args) => prove::run(args, &own_command),
         Command::Check(args) => check::run(args),
         Command::Keys(args) => keys::run(args),
         Command::Digest(args) => digest::run(args),
         Command::Perturb(args) => perturb::run(args),
         Command::Sentinel(args) => sentinel::run(args),
+        Command::Faults { action } => faults::run(action, &own_command),
         Command::Completions { shell } => completions(*shell),
         Command::Man => man(),
         Command::Agent => agent::run(),
@@ -59,6 +61,9 @@ const fn format(command: &Command) -> Format {
         Command::Digest(args) => args.format,
         Command::Perturb(args) => args.format,
         Command::Sentinel(args) => args.format,
+        Command::Faults {
+            action: FaultsAction::List { format } | FaultsAction::Run(FaultsRunArgs { format, .. }),
+        } => *format,
         Command::Completions { .. } | Command::Man | Command::Agent => Format::Text,
     }
 }

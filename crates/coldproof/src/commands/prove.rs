@@ -16,30 +16,17 @@ use crate::prepare;
 use crate::progress::Spinner;
 use crate::settings::ProveSettings;
 
-pub(super) fn run(args: &ProveArgs, own_command: OwnCommand) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ProveArgs, own_command: &OwnCommand) -> Result<Exit, Failure> {
     let settings = ProveSettings::of(args)?;
     let known = settings.known.as_deref().map(Known::read).transpose()?;
     let out = settings.out.as_deref().map(OutDir::open).transpose()?;
     let mut progress = Spinner::new();
-    let prepared = prepare::prepare(&settings, &progress);
-    let prepared = match prepared {
-        Ok(prepared) => prepared,
-        Err(failure) => {
-            progress.clear();
-            return Err(failure);
-        }
-    };
-    let engines = engines::factory(&settings.engine, own_command);
-    let record = coldproof_lanes::run(&prepared.inputs, &*engines, &mut progress);
-    progress.say("judging");
-    let unchanged = prepared.verify_unchanged();
-    let mut verdict = judge(&record);
+    let (record, mut verdict) =
+        driven(&settings, own_command, &mut progress).inspect_err(|_| progress.clear())?;
     if let Some(known) = known {
         known.apply(&mut verdict, today());
     }
     progress.clear();
-    unchanged?;
-    cold_refusal(&record)?;
     if let Some(out) = out {
         write(&out, &record, &verdict)?;
     }
@@ -48,6 +35,36 @@ pub(super) fn run(args: &ProveArgs, own_command: OwnCommand) -> Result<Exit, Fai
         Format::Json => output::json(&verdict),
     })?;
     Ok(verdict.verdict.into())
+}
+
+/// The verdict of a run that nothing is written or printed of.
+///
+/// # Errors
+/// Bad input or usage.
+pub(super) fn proved(
+    args: &ProveArgs,
+    own_command: &OwnCommand,
+    progress: &mut Spinner,
+) -> Result<Verdict, Failure> {
+    let settings = ProveSettings::of(args)?;
+    driven(&settings, own_command, progress).map(|(_, verdict)| verdict)
+}
+
+/// Prepares, drives and judges.
+fn driven(
+    settings: &ProveSettings,
+    own_command: &OwnCommand,
+    progress: &mut Spinner,
+) -> Result<(Record, Verdict), Failure> {
+    let prepared = prepare::prepare(settings, progress)?;
+    let engines = engines::factory(&settings.engine, own_command.clone());
+    let record = coldproof_lanes::run(&prepared.inputs, &*engines, progress);
+    progress.say("judging");
+    let unchanged = prepared.verify_unchanged();
+    let verdict = judge(&record);
+    unchanged?;
+    cold_refusal(&record)?;
+    Ok((record, verdict))
 }
 
 /// The evidence first, the verdict last: a verdict without its evidence never exists.

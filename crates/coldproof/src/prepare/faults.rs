@@ -1,9 +1,13 @@
 //! What the faults that are switched on need: a family, ranks.
 
 use coldproof_contract::routing::{Sharding, SourceRule};
-use coldproof_reference::faults::{FAULTS, FaultRow, Spelling};
+use coldproof_contract::words::Topology;
+use coldproof_reference::faults::{FAULTS, FaultRow, Spelling, is_called};
 
 use crate::error::Failure;
+
+/// The option that switches a fault on: the object of every complaint about one.
+pub(crate) const FAULT_OPTION: &str = "--fault";
 
 /// The rows of these faults. `F1.05~` is the twin of `F1.05` and needs the same.
 ///
@@ -15,7 +19,7 @@ pub(crate) fn rows(ids: &[String]) -> Result<Vec<&'static FaultRow>, Failure> {
         FAULTS.iter().find(|row| row.id.to_string() == bare).ok_or_else(|| {
             let known: Vec<String> = FAULTS.iter().map(|row| row.id.to_string()).collect();
             Failure::usage(
-                "--fault",
+                FAULT_OPTION,
                 format!("there is no fault `{id}`"),
                 format!("these are known: {}", known.join(", ")),
             )
@@ -24,7 +28,7 @@ pub(crate) fn rows(ids: &[String]) -> Result<Vec<&'static FaultRow>, Failure> {
     for id in ids {
         if ids.contains(&format!("{id}~")) {
             return Err(Failure::usage(
-                "--fault",
+                FAULT_OPTION,
                 format!("`{id}` and its twin `{id}~` contradict each other"),
                 "switch one of them on",
             ));
@@ -43,7 +47,7 @@ pub(crate) fn family(rows: &[&'static FaultRow]) -> Result<Option<&'static str>,
     match wanted.find(|other| *other != first) {
         None => Ok(Some(first)),
         Some(other) => Err(Failure::usage(
-            "--fault",
+            FAULT_OPTION,
             format!("the faults need both `{first}` and `{other}`"),
             "prove them one by one",
         )),
@@ -62,25 +66,28 @@ pub(crate) fn fit(
     let spelled = |rule: &SourceRule| {
         matches!(rule.sharding, Sharding::ExpertGateUp { .. } | Sharding::FusedExpertsGateUp)
     };
-    let has = |row: &FaultRow, parameter: &str| {
-        let mut own = rules.iter().filter(|rule| rule.slot.0 == parameter);
+    let has = |row: &FaultRow| {
+        let named = |rule: &SourceRule| {
+            row.needs().is_empty() || row.needs().iter().any(|need| is_called(&rule.slot.0, need))
+        };
+        let mut own = rules.iter().filter(|rule| named(rule));
         own.any(|rule| row.spelling == Spelling::Any || spelled(rule))
     };
-    let without = |row: &&&FaultRow| row.parameter().is_some_and(|name| !has(row, name));
-    let Some(row) = rows.iter().find(without) else { return Ok(()) };
+    let Some(row) = rows.iter().find(|row| !has(row)) else { return Ok(()) };
     let family = row.family.unwrap_or("llama");
     Err(Failure::usage(
-        "--fault",
+        FAULT_OPTION,
         format!(
             "{} needs `{}`, and this `{model}` has none",
             row.id,
-            row.parameter().unwrap_or_default()
+            row.needs().first().copied().unwrap_or(row.object)
         ),
         format!("leave --from and --to out, or give checkpoints that have it, as a `{family}` may"),
     ))
 }
 
 /// The fewest ranks that show all of them.
-pub(crate) fn least_tp(rows: &[&'static FaultRow]) -> u32 {
-    rows.iter().map(|row| row.min_tp).max().unwrap_or(1)
+pub(crate) fn least(rows: &[&'static FaultRow]) -> Topology {
+    let most = |of: fn(&FaultRow) -> u32| rows.iter().map(|row| of(row)).max().unwrap_or(1);
+    Topology { tp: most(|row| row.min_tp), pp: 1, ep: most(|row| row.min_ep) }
 }

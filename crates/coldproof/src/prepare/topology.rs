@@ -16,14 +16,21 @@ const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 const RANKS_MAX: u32 = coldproof_reference::engine::RANKS_MAX;
 
 /// The topology asked for, or the smallest that the faults need.
-pub(super) fn asked(to: &Read, settings: &ProveSettings, least: u32) -> Result<Topology, Failure> {
-    let (tp, pp, ep) = (settings.tp.unwrap_or(1), settings.pp, settings.ep);
-    if settings.tp.is_some() && tp < least {
-        return Err(Failure::usage(
-            "--tp",
-            format!("the fault needs tp {least} and --tp is {tp}"),
-            "give more ranks, or leave --tp out",
-        ));
+pub(super) fn asked(
+    to: &Read,
+    settings: &ProveSettings,
+    least: Topology,
+) -> Result<Topology, Failure> {
+    let (tp, pp, ep) = (settings.tp.unwrap_or(1), settings.pp, settings.ep.unwrap_or(least.ep));
+    for (option, typed, least) in [("--tp", settings.tp, least.tp), ("--ep", settings.ep, least.ep)]
+    {
+        if let Some(typed) = typed.filter(|typed| *typed < least) {
+            return Err(Failure::usage(
+                option,
+                format!("the fault needs {option} {least} and it is {typed}"),
+                format!("give more ranks, or leave {option} out"),
+            ));
+        }
     }
     let Model::Known(model) = &to.model else { return Ok(Topology::tensor(tp)) };
     spread(model, ep)?;

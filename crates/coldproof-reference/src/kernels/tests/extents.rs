@@ -6,10 +6,11 @@ use coldproof_contract::evidence::ArgAccess;
 use super::*;
 use crate::kernels::{
     Activate, Add, AddBias, AllReduce, ClampedSwiglu, Columns, Copy, Embed, EncoderAttention,
-    ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul, Gather, GroupedTopK, HeadLinear,
-    KvWrite, LatentAttention, LatentDims, LatentRope, LatentWrite, LayerNorm, Linear,
-    LinearPermuted, LocalExperts, LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm,
-    Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, Tables, TowerRows,
+    ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul, Gather, GroupedTopK,
+    HeadLinear, KvWrite, LatentAttention, LatentDims, LatentRope, LatentWrite, LayerNorm, Linear,
+    LinearPermuted, LocalExperts, LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention,
+    Paging, Patches, RmsNorm, Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm,
+    Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
