@@ -39,6 +39,33 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     }
 }
 
+/// Parses a document that Python's `json` may have written: its `Infinity`, `-Infinity` and `NaN`,
+/// which are no JSON, become strings.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_configuration(bytes: &[u8]) -> Result<Value, JsonError> {
+    const WORDS: [&[u8]; 3] = [b"Infinity", b"-Infinity", b"NaN"];
+    let mut quoted = Vec::with_capacity(bytes.len());
+    let (mut rest, mut in_string) = (bytes, false);
+    while let Some((&byte, after)) = rest.split_first() {
+        let word = WORDS.into_iter().find(|word| !in_string && rest.starts_with(word));
+        let taken = match (word, after) {
+            (Some(word), _) => {
+                quoted.extend([&b"\""[..], word, b"\""].concat());
+                rest = &rest[word.len()..];
+                continue;
+            }
+            (None, [_, ..]) if in_string && byte == b'\\' => 2,
+            _ => 1,
+        };
+        in_string ^= byte == b'"';
+        quoted.extend_from_slice(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    parse(&quoted)
+}
+
 /// Builds a value and remembers the first key that occurs twice.
 struct Strict<'a> {
     twice: &'a mut Option<String>,
@@ -133,6 +160,18 @@ mod tests {
         assert!(matches!(twice(r#"{"a": 1, "\u0061": 1}"#), Err(JsonError::KeyTwice { .. })));
         let value = twice(r#"{"a": {"b": 1}, "c": {"b": -1.5}, "d": [null, true, "x"]}"#).unwrap();
         assert_eq!(value["c"]["b"], -1.5);
+    }
+
+    #[test]
+    fn words_of_python_are_strings_and_strings_stay_as_they_are() {
+        let text = r#"{"a": [0.0, Infinity, -Infinity], "b": NaN, "c\\": "a \"NaN\" Infinity"}"#;
+        let value = parse_configuration(text.as_bytes()).unwrap();
+        assert_eq!(value["a"], serde_json::json!([0.0, "Infinity", "-Infinity"]));
+        assert_eq!(value["b"], "NaN");
+        assert_eq!(value["c\\"], "a \"NaN\" Infinity");
+        for text in ["{\"a\": Inf}", "{\"a\": \"", "\"\\"] {
+            assert!(parse_configuration(text.as_bytes()).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -156,7 +156,8 @@ fn without_numbers(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// A stack of experts is controlled expert by expert: a prompt need not reach each.
+/// A stack of experts is controlled expert by expert: a prompt need not reach each. A stack of single
+/// rows is a convolution's.
 fn parts(rank: Rank, slot: &SlotFact) -> Vec<Target<'_>> {
     let Some(print) = slot.fingerprint.as_ref().filter(|print| print.bytes() > 0) else {
         return Vec::new();
@@ -164,7 +165,7 @@ fn parts(rank: Rank, slot: &SlotFact) -> Vec<Target<'_>> {
     let whole = ByteRange { address: print.address, bytes: print.bytes() };
     let target = |part: String, range| Target { rank, slot, part, range, dtype: print.dtype };
     match slot.logical_shape.as_slice() {
-        [experts, _, _] if *experts > 0 => {
+        [experts, rows, _] if *experts > 0 && *rows > 1 => {
             let bytes = whole.bytes / experts;
             let expert = |index: u64| {
                 let range = ByteRange { address: whole.address.plus(index * bytes), bytes };

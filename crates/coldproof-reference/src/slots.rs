@@ -98,6 +98,8 @@ pub(crate) struct Slot {
     pub(crate) storage: Option<Allocation>,
     /// The storage that the forward reads instead, where the registry does not know of it (F1.08).
     pub(crate) hidden: Option<Allocation>,
+    /// The storage that its other names still are views of, where a load gave it another (F4.01).
+    pub(crate) viewed: Option<Allocation>,
     /// Whether its bytes lie in runtime order; before post-load they lie in logical order.
     pub(crate) runtime: bool,
     /// The generation whose bytes it holds.
@@ -129,6 +131,7 @@ impl Slots {
             aliases: Vec::new(),
             storage: None,
             hidden: None,
+            viewed: None,
             runtime: false,
             epoch: Generation(0),
         });
@@ -172,6 +175,12 @@ impl Slots {
         slot.hidden.or(slot.storage).map(|storage| storage.address).ok_or_else(unbound)
     }
 
+    /// Where a view of a slot under another name begins.
+    pub(crate) fn view_address(&self, id: SlotId) -> Result<Address, Unbound> {
+        let address = self.address(id)?;
+        Ok(self[id].viewed.map_or(address, |viewed| viewed.address))
+    }
+
     /// What the engine registers of every slot and alias, by name.
     pub(crate) fn facts(&self, device: &str) -> Vec<SlotFact> {
         self.by_name.iter().map(|(name, &id)| self[id].fact(name, device)).collect()
@@ -197,10 +206,11 @@ impl Slot {
     fn fact(&self, name: &SlotName, device: &str) -> SlotFact {
         let own = *name == self.spec.name;
         let names = std::iter::once(&self.spec.name).chain(&self.aliases);
+        let storage = if own { self.storage } else { self.viewed.or(self.storage) };
         SlotFact {
             slot: name.clone(),
             slot_kind: if own { self.spec.kind } else { SlotKind::Alias },
-            fingerprint: self.storage.map(|storage| self.fingerprint(&storage, device)),
+            fingerprint: storage.map(|storage| self.fingerprint(&storage, device)),
             packing: self.spec.packing.clone(),
             logical_shape: self.spec.shape.clone(),
             aliases: names.filter(|&other| other != name).cloned().collect(),

@@ -11,8 +11,8 @@ use crate::json;
 
 use super::fields::Fields;
 use super::{
-    ConfigError, Family, Grouping, Mla, Processor, Rope, Swiglu, Vision, Window, deepseek_v3,
-    gemma3,
+    ConfigError, Family, Grouping, Mixer, Mla, Processor, Rope, RopeScaling, StateSpace, Swiglu,
+    Vision, Window, deepseek_v3, gemma3, mamba2, nemotron_h,
 };
 
 /// What the reference engine and the catalogue need to know of a model. All sizes are at least 1,
@@ -31,9 +31,9 @@ pub struct ModelConfig {
     pub intermediate_size: u64,
     /// Decoder layers.
     pub layers: u64,
-    /// Query heads.
+    /// Query heads; where nothing attends, those of the state space.
     pub heads: u64,
-    /// Key-value heads; divides `heads`.
+    /// Key-value heads; divides `heads`. Where nothing attends, groups of the state space.
     pub kv_heads: u64,
     /// Rows of a head, or of its rotary part alone where attention is latent; even.
     pub head_dim: u64,
@@ -59,6 +59,10 @@ pub struct ModelConfig {
     pub swiglu: Option<Swiglu>,
     /// The tower that images go through, in a family that has one.
     pub vision: Option<Vision>,
+    /// State-space mixers, for families that have them.
+    pub state_space: Option<StateSpace>,
+    /// What each layer is, where it is one mixer behind one norm; else none.
+    pub mixers: Vec<Mixer>,
 }
 
 /// What a dense gate goes through.
@@ -137,25 +141,34 @@ impl ModelConfig {
     /// # Errors
     /// Malformed JSON, a missing or impossible field, or a feature that is not computed here.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        let value = json::parse(text)?;
+        let value = json::parse_configuration(text)?;
         let root = Fields::root(&value)?;
         let family = Family::read(root)?;
         let fields = family.text(root)?;
-        family.refuse(fields)?;
         fields.only("quantization_config", &[])?;
+        let mut config = match family {
+            Family::Mamba2 => mamba2::read(fields)?,
+            Family::NemotronH => nemotron_h::read(fields)?,
+            _ => Self::decoder(family, root, fields)?,
+        };
+        config.check_sizes()?;
+        config.window = family.window(fields, config.layers)?;
+        config.mixers = family.mixers(fields, config.layers)?;
+        Ok(config)
+    }
+
+    /// A decoder whose layers are attention and MLP.
+    fn decoder(family: Family, root: Fields<'_>, fields: Fields<'_>) -> Result<Self, ConfigError> {
+        family.refuse(fields)?;
         let heads = fields.required_size("num_attention_heads")?;
         let hidden_size = fields.required_size("hidden_size")?;
         let (rope, global_rope) = family.ropes(fields)?;
         let kv_heads = family.kv_heads(fields, heads)?;
         let head_dim = family.head_dim(fields, hidden_size, heads)?;
         let mla = family.mla(fields)?;
-        let mut config = Self {
-            family,
-            dtype: read_dtype(root).or_else(|error| read_dtype(fields).map_err(|_| error))?,
-            vocab_size: fields.required_size("vocab_size")?,
-            hidden_size,
+        let bare = Self::bare(family, root, fields)?;
+        Ok(Self {
             intermediate_size: fields.required_size("intermediate_size")?,
-            layers: fields.required_size("num_hidden_layers")?,
             heads,
             kv_heads,
             head_dim,
@@ -168,22 +181,54 @@ impl ModelConfig {
             },
             rope,
             global_rope,
-            window: None,
             mla,
-            tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::Gemma3Text),
             moe: family.moe(fields)?,
             swiglu: match family {
                 Family::GptOss => Some(Swiglu::read(fields)?),
                 _ => None,
             },
+            vision: match family {
+                Family::Llava => Some(Vision::read(root, bare.vocab_size)?),
+                _ => None,
+            },
+            ..bare
+        })
+    }
+
+    /// What every model has, around layers that are not read yet.
+    pub(super) fn bare(
+        family: Family,
+        root: Fields<'_>,
+        fields: Fields<'_>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            family,
+            dtype: read_dtype(root).or_else(|error| read_dtype(fields).map_err(|_| error))?,
+            vocab_size: fields.required_size("vocab_size")?,
+            hidden_size: fields.required_size("hidden_size")?,
+            intermediate_size: 1,
+            layers: match family {
+                // It has a list of them.
+                Family::NemotronH => 1,
+                _ => fields.required_size("num_hidden_layers")?,
+            },
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 2,
+            max_positions: 1,
+            rms_norm_eps: 1.0,
+            rope: Rope { theta: 10_000.0, scaling: RopeScaling::Default },
+            global_rope: None,
+            window: None,
+            query_scalar: 1.0,
+            mla: None,
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::Gemma3Text),
+            moe: None,
+            swiglu: None,
             vision: None,
-        };
-        if family == Family::Llava {
-            config.vision = Some(Vision::read(root, config.vocab_size)?);
-        }
-        config.check_sizes()?;
-        config.window = family.window(fields, config.layers)?;
-        Ok(config)
+            state_space: None,
+            mixers: Vec::new(),
+        })
     }
 
     /// The experts of layer `layer`, or nothing where it is dense.
@@ -195,6 +240,24 @@ impl ModelConfig {
                 && !moe.mlp_only_layers.contains(&layer)
         };
         self.moe.as_ref().filter(sparse)
+    }
+
+    /// What layer `layer` is, where it is one mixer behind one norm.
+    #[must_use]
+    pub fn mixer_of(&self, layer: u64) -> Option<Mixer> {
+        self.mixers.get(usize::try_from(layer).ok()?).copied()
+    }
+
+    /// Whether any layer attends.
+    #[must_use]
+    pub fn attends(&self) -> bool {
+        self.mixers.is_empty() || self.mixers.contains(&Mixer::Attention)
+    }
+
+    /// Whether positions are turned into rotations.
+    #[must_use]
+    pub const fn rotates(&self) -> bool {
+        !matches!(self.family, Family::Mamba2 | Family::NemotronH)
     }
 
     /// Whether queries and keys are normalised by head.
@@ -251,7 +314,7 @@ impl ModelConfig {
             let reason = format!("it does not divide num_attention_heads ({})", self.heads);
             return size("num_key_value_heads", self.kv_heads, reason);
         }
-        if !self.head_dim.is_multiple_of(2) {
+        if self.rotates() && !self.head_dim.is_multiple_of(2) {
             let reason = "rotary embedding needs an even number of rows".to_owned();
             return size("head_dim", self.head_dim, reason);
         }
@@ -277,7 +340,7 @@ impl ModelConfig {
         }
         // F32, cosines and sines.
         let table = u128::from(self.max_positions) * u128::from(self.head_dim) * 4;
-        if table > ROTARY_BYTES_MAX {
+        if self.rotates() && table > ROTARY_BYTES_MAX {
             let reason = format!(
                 "its rotary table would take {table} bytes at a head_dim of {}, above \
                  {ROTARY_BYTES_MAX}; a smaller max_position_embeddings is needed",
@@ -299,7 +362,10 @@ impl ModelConfig {
             Some(mla) => mla.elements(self.hidden_size, self.heads),
             None => 4 * wide(self.heads) * wide(self.head_dim) * wide(self.hidden_size),
         };
-        let rows = 3 * (wide(self.intermediate_size) + experts * (expert_rows + 1));
+        let space = self.state_space.as_ref();
+        let space = space.map_or(0, |space| wide(space.projected_rows()) + wide(space.inner()));
+        let mlp = wide(self.intermediate_size) + experts * (expert_rows + 1);
+        let rows = space + 3 * mlp;
         let layer = attention + rows * wide(self.hidden_size);
         let tower = self.vision.as_ref().map_or(0, Vision::parameters);
         let tables = 2 * wide(self.vocab_size) * wide(self.hidden_size);

@@ -3,7 +3,7 @@
 use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule, Stage};
 use coldproof_contract::words::SlotName;
 
-use super::{Group, ModelConfig};
+use super::{Family, Group, ModelConfig};
 
 /// Rows of the vocabulary are padded to a multiple of this for each rank.
 const VOCABULARY_MULTIPLE: u64 = 64;
@@ -31,20 +31,40 @@ pub(super) fn rule(
 }
 
 pub(super) fn embedding(config: &ModelConfig) -> SourceRule {
-    vocabulary(config, "model.embed_tokens.weight")
+    vocabulary(
+        config,
+        match config.family {
+            Family::Mamba2 => ["backbone.embeddings.weight"; 2],
+            Family::NemotronH => ["backbone.embeddings.weight", "model.embed_tokens.weight"],
+            _ => ["model.embed_tokens.weight"; 2],
+        },
+    )
 }
 
 pub(super) fn head(config: &ModelConfig) -> SourceRule {
-    vocabulary(config, "lm_head.weight")
+    vocabulary(config, ["lm_head.weight"; 2])
 }
 
-fn vocabulary(config: &ModelConfig, name: &str) -> SourceRule {
+fn vocabulary(config: &ModelConfig, [source, slot]: [&str; 2]) -> SourceRule {
     let sharding = Sharding::Vocabulary { multiple: VOCABULARY_MULTIPLE };
-    same_name(config, name, &[config.vocab_size, config.hidden_size], sharding)
+    let shape = [config.vocab_size, config.hidden_size];
+    rule(config, source.to_owned(), &shape, slot.to_owned(), sharding)
 }
 
 pub(super) fn final_norm(config: &ModelConfig) -> SourceRule {
-    same_name(config, "model.norm.weight", &[config.hidden_size], Sharding::Replicated)
+    let [source, slot] = match config.family {
+        Family::Mamba2 => ["backbone.norm_f.weight"; 2],
+        Family::NemotronH => ["backbone.norm_f.weight", "model.norm_f.weight"],
+        _ => ["model.norm.weight"; 2],
+    };
+    let shape = [config.hidden_size];
+    rule(config, source.to_owned(), &shape, slot.to_owned(), Sharding::Replicated)
+}
+
+/// The one norm of a layer whose sources and slots are at these paths.
+pub(super) fn norm(config: &ModelConfig, paths: [&str; 2]) -> Group {
+    let [source, slot] = paths.map(|path| format!("{path}.norm.weight"));
+    Group::plain(rule(config, source, &[config.hidden_size], slot, Sharding::Replicated))
 }
 
 /// A replicated vector or matrix of a layer.
@@ -56,21 +76,32 @@ pub(super) fn replicated(config: &ModelConfig, layer: u64, name: &str, shape: &[
 /// q, k and v, fused, and the output projection.
 pub(super) fn attention(config: &ModelConfig, layer: u64) -> Vec<Group> {
     let owner = format!("model.layers.{layer}.self_attn");
+    attention_at(config, [&owner, &owner])
+}
+
+/// The same where sources and slots are at these paths.
+pub(super) fn attention_at(config: &ModelConfig, owners: [&str; 2]) -> Vec<Group> {
     let ModelConfig { heads, head_dim, hidden_size, .. } = *config;
-    let mut groups = fused_heads(config, &owner, "weight", &[hidden_size]);
-    let output = format!("{owner}.o_proj.weight");
+    let mut groups = fused_heads(config, owners, "weight", &[hidden_size]);
+    let [source, slot] = owners.map(|owner| format!("{owner}.o_proj.weight"));
     let shape = [hidden_size, heads * head_dim];
-    groups.push(Group::plain(same_name(config, &output, &shape, Sharding::Row)));
+    groups.push(Group::plain(rule(config, source, &shape, slot, Sharding::Row)));
     groups
 }
 
 /// The biases of q, k and v, fused.
 pub(super) fn qkv_biases(config: &ModelConfig, layer: u64) -> Vec<Group> {
-    fused_heads(config, &format!("model.layers.{layer}.self_attn"), "bias", &[])
+    let owner = format!("model.layers.{layer}.self_attn");
+    fused_heads(config, [&owner, &owner], "bias", &[])
 }
 
 /// The parameter `kind` of q, k and v, fused by heads; rows have this shape.
-fn fused_heads(config: &ModelConfig, owner: &str, kind: &str, row: &[u64]) -> Vec<Group> {
+fn fused_heads(
+    config: &ModelConfig,
+    [source, slot]: [&str; 2],
+    kind: &str,
+    row: &[u64],
+) -> Vec<Group> {
     let ModelConfig { heads, kv_heads, head_dim, .. } = *config;
     let parts = [
         ("q_proj", HeadRole::Q, heads),
@@ -80,9 +111,9 @@ fn fused_heads(config: &ModelConfig, owner: &str, kind: &str, row: &[u64]) -> Ve
     let group = |(name, role, own): (&str, HeadRole, u64)| {
         Group::plain(rule(
             config,
-            format!("{owner}.{name}.{kind}"),
+            format!("{source}.{name}.{kind}"),
             &[&[own * head_dim], row].concat(),
-            format!("{owner}.qkv_proj.{kind}"),
+            format!("{slot}.qkv_proj.{kind}"),
             Sharding::Heads { role, heads, kv_heads, head_dim },
         ))
     };

@@ -13,14 +13,17 @@ mod gemma3;
 mod gpt_oss;
 mod llama;
 mod llava;
+mod mamba2;
 mod mixtral;
 mod mla;
+mod nemotron_h;
 mod outline;
 mod processor;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod rope;
+mod state_space;
 #[cfg(test)]
 mod tests;
 mod vision;
@@ -39,6 +42,7 @@ pub use mla::Mla;
 pub use outline::Outline;
 pub use processor::Processor;
 pub use rope::{Mscale, Rope, RopeScaling};
+pub use state_space::{Mixer, StateSpace};
 pub use vision::{EncoderActivation, Vision};
 pub use window::Window;
 
@@ -58,8 +62,12 @@ pub enum Family {
     Llama,
     /// LLaVA: a llama behind a vision tower.
     Llava,
+    /// Mamba 2.
+    Mamba2,
     /// Mixtral: llama with experts.
     Mixtral,
+    /// Nemotron-H: state spaces, attention and MLPs, without experts.
+    NemotronH,
     /// Qwen2, dense.
     Qwen2,
     /// Qwen3, dense.
@@ -70,13 +78,15 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::DeepseekV3,
         Self::Gemma3Text,
         Self::GptOss,
         Self::Llama,
         Self::Llava,
+        Self::Mamba2,
         Self::Mixtral,
+        Self::NemotronH,
         Self::Qwen2,
         Self::Qwen3,
         Self::Qwen3Moe,
@@ -91,7 +101,9 @@ impl Family {
             Self::GptOss => "gpt_oss",
             Self::Llama => "llama",
             Self::Llava => "llava",
+            Self::Mamba2 => "mamba2",
             Self::Mixtral => "mixtral",
+            Self::NemotronH => "nemotron_h",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe => "qwen3_moe",
@@ -111,19 +123,28 @@ impl Family {
     fn moe(self, fields: Fields<'_>) -> Result<Option<Moe>, ConfigError> {
         match self {
             Self::DeepseekV3 => deepseek_v3::moe(fields).map(Some),
-            Self::Gemma3Text | Self::Llama | Self::Llava | Self::Qwen2 | Self::Qwen3 => Ok(None),
             Self::GptOss | Self::Mixtral => mixtral::moe(fields).map(Some),
             Self::Qwen3Moe => Moe::read(fields).map(Some),
+            _ => Ok(None),
         }
     }
 
     /// Whether engines at large keep sources at the catalogue's slots, in its order and as they
     /// are; where they do not, what a cold load shows is the placement there. vLLM turns the
     /// experts of gpt_oss, widens the corrections of deepseek_v3 and, on CPU, the biases of qwen2,
-    /// and by its source it leaves parts of llava's tower out.
+    /// by its source it leaves parts of llava's tower out, and of a state space it keeps no `A_log`
+    /// but what its loader makes of it.
     #[must_use]
     pub const fn placed_alike(self) -> bool {
-        !matches!(self, Self::DeepseekV3 | Self::GptOss | Self::Llava | Self::Qwen2)
+        !matches!(
+            self,
+            Self::DeepseekV3
+                | Self::GptOss
+                | Self::Llava
+                | Self::Mamba2
+                | Self::NemotronH
+                | Self::Qwen2
+        )
     }
 
     fn read(fields: Fields<'_>) -> Result<Self, ConfigError> {
@@ -154,9 +175,7 @@ impl Family {
                 llama::head_dim(fields, hidden, heads)
             }
             // The families' default changed between versions of transformers: none is assumed.
-            Self::Gemma3Text | Self::GptOss | Self::Qwen3 | Self::Qwen3Moe => {
-                fields.required_size("head_dim")
-            }
+            _ => fields.required_size("head_dim"),
         }
     }
 
@@ -185,6 +204,15 @@ impl Family {
         }
     }
 
+    /// What each layer is, where it is one mixer behind one norm.
+    fn mixers(self, fields: Fields<'_>, layers: u64) -> Result<Vec<Mixer>, ConfigError> {
+        match self {
+            Self::Mamba2 => Ok((0..layers).map(|_| Mixer::StateSpace).collect()),
+            Self::NemotronH => nemotron_h::mixers(fields),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Refuses features of the family that would change what is computed.
     fn refuse(self, fields: Fields<'_>) -> Result<(), ConfigError> {
         match self {
@@ -208,7 +236,9 @@ impl Family {
             Self::Gemma3Text => gemma3::layer(config, layer),
             Self::GptOss => gpt_oss::layer(config, layer),
             Self::Llama | Self::Llava => llama::layer(config, layer),
+            Self::Mamba2 => mamba2::layer(config, layer),
             Self::Mixtral => mixtral::layer(config, layer),
+            Self::NemotronH => nemotron_h::layer(config, layer),
             Self::Qwen2 => qwen2::layer(config, layer),
             Self::Qwen3 => qwen3::layer(config, layer),
             Self::Qwen3Moe => qwen3_moe::layer(config, layer),

@@ -10,7 +10,7 @@ use super::ConfigError;
 use super::fields::Fields;
 
 /// Positions of a model that states none, such as one without attention.
-const POSITIONS: u64 = 4_096;
+pub(super) const POSITIONS: u64 = 4_096;
 
 /// The few fields that every decoder's `config.json` has, whatever the family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Outline {
     }
 
     fn of(text: &[u8]) -> Result<Self, ConfigError> {
-        let value = json::parse(text)?;
+        let value = json::parse_configuration(text)?;
         let root = Fields::root(&value)?;
         let text = root.object("text_config")?.unwrap_or(root);
         let model_type = root.text("model_type")?.ok_or_else(|| root.missing("model_type"))?;

@@ -89,7 +89,8 @@ fn what_is_not_computed_is_refused_by_name() {
         (
             json!({"model_type": "gpt2"}),
             "the field `model_type` is `gpt2`, which is not supported (supported: \
-             `deepseek_v3`, `gemma3_text`, `gpt_oss`, `llama`, `llava`, `mixtral`, `qwen2`, \
+             `deepseek_v3`, `gemma3_text`, `gpt_oss`, `llama`, `llava`, `mamba2`, `mixtral`, \
+             `nemotron_h`, `qwen2`, \
              `qwen3`, `qwen3_moe`)",
         ),
         (

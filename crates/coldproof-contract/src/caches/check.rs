@@ -10,9 +10,13 @@ use crate::evidence::{
 use crate::verdict::{Case, Finding, FindingCode, Room};
 use crate::words::StepName;
 
+/// Blocks of keys and values that are known by the tokens before them.
+const PREFIX_KV: &str = "prefix-kv";
+/// How names of caches begin that save rows of a prompt whose beginning is known.
+const PREFIX: &str = "prefix-";
 /// What a request goes through, with the cache that may serve it.
 const CACHES: [(Option<RequestStage>, &str); 3] = [
-    (None, "prefix-kv"),
+    (None, PREFIX_KV),
     (Some(RequestStage::Encoder), "encoder"),
     (Some(RequestStage::Processor), PROCESSOR),
 ];
@@ -75,6 +79,14 @@ pub(super) fn rows(phase: &PhaseView<'_>, step: u32, stage: Option<RequestStage>
     own.filter(|launch| launch.fact.stage == stage).map(|launch| launch.fact.rows).sum()
 }
 
+/// The cache whose entries saved rows, by the engine's own names of its caches; blocks of keys and
+/// values where it has them, or names none.
+fn served_from<'p>(phase: &'p PhaseView<'_>) -> &'p str {
+    let named = || phase.caches.iter().map(|cache| cache.fact.cache.as_str());
+    let blocks = named().find(|name| *name == PREFIX_KV);
+    blocks.or_else(|| named().find(|name| name.starts_with(PREFIX))).unwrap_or(PREFIX_KV)
+}
+
 /// What was not done to the caches in this update.
 fn kept(phase: &PhaseView<'_>) -> &'static str {
     let told = phase.steps.iter().any(|step| step.name == StepName::Invalidate);
@@ -115,6 +127,7 @@ fn arm_check(
     (stage, cache): (Option<RequestStage>, &str),
 ) -> u64 {
     let Some(before) = arm.phases.first() else { return 0 };
+    let cache = stage.map_or_else(|| served_from(before), |_| cache);
     let through =
         |(first, _): &Asked<'_, '_>| stage.is_none() || rows(before, first.step, stage) > 0;
     let asked: Vec<Asked<'_, '_>> = asked(before).into_iter().filter(through).collect();

@@ -9,5 +9,5 @@ mod stage;
 pub(crate) use check::check;
 pub(crate) use placement::uncovered;
 pub use placement::{PlacedPiece, Placement, SlotPlacement};
-pub use rules::{Half, HeadRole, Piece, PlacementError, Sharding, SourceRule};
+pub use rules::{Half, HeadRole, Piece, PlacementError, Section, Sharding, SourceRule};
 pub use stage::Stage;

@@ -98,6 +98,22 @@ pub enum Sharding {
         /// How it is cut.
         cut: Box<Sharding>,
     },
+    /// Rows of several sections one after another, as in the source so in the slot, each cut by
+    /// itself.
+    Sections {
+        /// The sections, in order; together they are all rows.
+        sections: Vec<Section>,
+    },
+}
+
+/// Rows of one section of a projection that does several things at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Section {
+    /// Rows of the source.
+    pub rows: u64,
+    /// Equal parts that are never cut themselves: heads, or groups of heads. A single one is on
+    /// every rank.
+    pub units: u64,
 }
 
 /// Where the catalogue expects a source.
@@ -326,6 +342,7 @@ impl Cut<'_> {
                 self.own_experts(self.along(1)?)
             }
             Sharding::FusedExperts => self.own_experts(self.replicated()?),
+            Sharding::Sections { ref sections } => self.sections(sections),
         }
     }
 
@@ -507,6 +524,38 @@ impl Cut<'_> {
             slot_fragment: piece.slot_fragment.with(0, Span::new(0, held.len())),
         };
         Ok((pieces.into_iter().map(own).collect(), replaced(&shape, 0, held.len())))
+    }
+
+    /// The rank's rows of each section, one section after another.
+    fn sections(&self, sections: &[Section]) -> Placed {
+        let all = sections.iter().try_fold(0_u64, |all, section| all.checked_add(section.rows));
+        if all != Some(self.extent(0)?) {
+            return Err(self.misfit("its sections are not all of its rows"));
+        }
+        let mut spans = Vec::with_capacity(sections.len());
+        let (mut first, mut target) = (0, 0);
+        for section in sections {
+            let span = self.section(section, first)?;
+            spans.push((span, target));
+            first += section.rows;
+            target += span.len();
+        }
+        let shape = replaced(self.shape(), 0, target);
+        let held = spans.into_iter().filter(|(span, _)| !span.is_empty());
+        Ok((held.map(|(span, target)| self.piece(0, span, target, &shape)).collect(), shape))
+    }
+
+    /// The rank's rows of a section that begins at `first`.
+    fn section(&self, section: &Section, first: u64) -> Result<Span, PlacementError> {
+        let Section { rows, units } = *section;
+        if units == 0 || !rows.is_multiple_of(units) {
+            return Err(self.misfit(format!("{rows} rows are not {units} equal parts")));
+        }
+        if units == 1 {
+            return Ok(Span::new(first, first + rows));
+        }
+        let own = self.equal_part(0, units)? * (rows / units);
+        Ok(self.span(first, own))
     }
 
     fn fused_gate_up(&self) -> Placed {

@@ -239,7 +239,10 @@ fn trouble<'r>(
     match outcome {
         Some(Outcome::Missing) => return Some(Trouble::Slot(FindingCode::SlotMissing)),
         Some(Outcome::Expired) => return Some(Trouble::Slot(FindingCode::SlotExpired)),
-        Some(Outcome::Rebound(fields)) if fields.contains(&Field::Address) => {
+        Some(Outcome::Rebound(fields))
+            if fields.contains(&Field::Address)
+                && !change.is_some_and(|change| parted(phase, capture.rank, arg, change)) =>
+        {
             return Some(Trouble::Slot(FindingCode::SlotRebound));
         }
         _ => {}
@@ -264,6 +267,16 @@ fn trouble<'r>(
     let served = phase.steps.iter().rev().find(serves)?;
     let (region, step, seq) = capture.blocks.unmapped(arg.arg.address, served.step)?;
     Some(Trouble::Region(region, step, seq))
+}
+
+/// Whether what the graph retains is still the storage of another name of the slot: then the names
+/// have parted, and the graph computes with what one of them names.
+fn parted(phase: &PhaseView<'_>, rank: Rank, arg: &CapturedArg<'_>, change: &Change) -> bool {
+    let mut names = arg.owner.iter().flat_map(|owner| &owner.aliases);
+    names.any(|name| {
+        let print = phase.slots.get(&(rank, name)).and_then(|slot| slot.fact.fingerprint.as_ref());
+        print.is_some_and(|print| print.storage == change.captured.storage)
+    })
 }
 
 /// Layout changes of captured slots that kept their address (R5).

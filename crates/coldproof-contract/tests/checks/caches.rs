@@ -32,6 +32,26 @@ fn rows_that_were_not_computed_again_came_from_the_old_generation() {
 }
 
 #[test]
+fn entries_without_keys_and_values_have_the_name_that_the_engine_gives_them() {
+    let mut run = correct();
+    computed(&mut run, "A>B", &[7, 2]);
+    for (from, to) in [("prefix-kv", "prefix-state"), ("prefix-state", "encoder")] {
+        for phase in ["before", "A>B"] {
+            run.phase("caches", phase).map(|_, mut fact| {
+                if let Fact::Cache(cache) = &mut fact
+                    && cache.cache == from
+                {
+                    to.clone_into(&mut cache.cache);
+                }
+                Some(fact)
+            });
+        }
+        let named = if to == "prefix-state" { to } else { "prefix-kv" };
+        assert_eq!(run.found(), [one(Code::CacheStale, named, &[0])]);
+    }
+}
+
+#[test]
 fn one_row_less_is_enough_and_one_row_more_is_none() {
     let mut run = correct();
     computed(&mut run, "A>B", &[70, 2]);

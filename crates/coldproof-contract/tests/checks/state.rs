@@ -102,6 +102,26 @@ fn two_names_of_one_storage_that_part_are_split() {
     assert_eq!(finding.actual, "#90, not #1");
 }
 
+/// The embedding, and with it its other name where `both`, has another storage from `A>B` on.
+fn owner_moves(run: &mut Run, both: bool) {
+    for name in [EMBED, HEAD].into_iter().take(1 + usize::from(both)) {
+        run.since("warm", "A>B").slot(name, |_, slot| {
+            let print = slot.fingerprint.as_mut().unwrap();
+            (print.storage, print.address) = (StorageId(90), Address(0x1_4000));
+        });
+    }
+}
+
+#[test]
+fn a_graph_that_keeps_the_storage_of_the_other_name_shows_a_split_and_no_rebinding() {
+    let mut run = correct();
+    owner_moves(&mut run, false);
+    assert_eq!(run.found(), [one(Code::AliasSplit, HEAD, &[0])]);
+    let mut run = correct();
+    owner_moves(&mut run, true);
+    assert_eq!(run.found(), [one(Code::SlotRebound, EMBED, &[0])]);
+}
+
 #[test]
 fn a_pair_that_lists_itself_from_both_sides_is_one_finding_on_each_rank_that_has_it() {
     let mut run = correct_at(2);

@@ -3,7 +3,7 @@
 //! A table lists the logical elements of a slot in row-major order: `q7` is element 7 (row-major)
 //! of source `q`, `.` is padding. Moves say the same as boxes: `q[4..8,0..2] qkv[0..4,0..2]`.
 
-use coldproof_contract::routing::{Half, HeadRole, Sharding, SourceRule, Stage};
+use coldproof_contract::routing::{Half, HeadRole, Section, Sharding, SourceRule, Stage};
 use coldproof_contract::words::{Dtype, Fragment, Span};
 
 /// What one rank's slot holds.
@@ -71,6 +71,7 @@ pub(crate) fn all() -> Vec<Layout> {
     all.extend([fused_experts(), fused_experts_on_one_rank(), experts_by_inputs()]);
     all.extend([encoder_that_the_ranks_divide(), encoder_that_the_ranks_do_not_divide()]);
     all.push(stacked());
+    all.push(sections());
     all
 }
 
@@ -438,6 +439,36 @@ fn experts_by_inputs() -> Layout {
                 &[2, 1, 3],
                 "d3 d4 d5 d9 d10 d11",
                 &["d[0..2,1..2,0..3] w2[0..2,0..1,0..3]"],
+            ),
+        ],
+    }
+}
+
+fn sections() -> Layout {
+    let sections = [(4, 2), (3, 1), (2, 2)].map(|(rows, units)| Section { rows, units }).to_vec();
+    Layout {
+        name: "sections of 2 heads, 1 group and 2 heads on 2 ranks",
+        tp: 2,
+        rules: vec![rule("p", &[9, 1], "in", Sharding::Sections { sections })],
+        aliases: &[],
+        tables: vec![
+            table(
+                0,
+                "in",
+                &[6, 1],
+                "p0 p1 p4 p5 p6 p7",
+                &["p[0..2,0..1] in[0..2,0..1]", "p[4..8,0..1] in[2..6,0..1]"],
+            ),
+            table(
+                1,
+                "in",
+                &[6, 1],
+                "p2 p3 p4 p5 p6 p8",
+                &[
+                    "p[2..4,0..1] in[0..2,0..1]",
+                    "p[4..7,0..1] in[2..5,0..1]",
+                    "p[8..9,0..1] in[5..6,0..1]",
+                ],
             ),
         ],
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coldproof_contract::routing::{
-    HeadRole, Placement, PlacementError, Sharding, SourceRule, Stage,
+    HeadRole, Placement, PlacementError, Section, Sharding, SourceRule, Stage,
 };
 use coldproof_contract::words::{Dtype, Rank, Span, Topology};
 
@@ -98,13 +98,25 @@ fn what_cannot_be_cut_is_refused_with_the_axis() {
     let heads = Sharding::Heads { role: HeadRole::K, heads: 6, kv_heads: 2, head_dim: 1 };
     let uneven = place(&[rule("k", &[2, 2], heads)], 3);
     assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 2, parts: 3, .. })));
+    let sections = Sharding::Sections { sections: vec![Section { rows: 4, units: 2 }] };
+    let uneven = place(&[rule("s", &[4, 2], sections)], 4);
+    assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 2, parts: 4, .. })));
 }
 
 #[test]
 fn shapes_that_do_not_fit_their_rule_are_refused() {
     let heads = Sharding::Heads { role: HeadRole::Q, heads: 4, kv_heads: 2, head_dim: 2 };
+    let sections = |rows, units| {
+        let sections = vec![Section { rows: 2, units: 1 }, Section { rows, units }];
+        Sharding::Sections { sections }
+    };
     for (shape, sharding) in [
         (vec![9, 2], heads),
+        (vec![9, 2], sections(6, 2)),
+        (vec![8, 2], sections(6, 4)),
+        (vec![8, 2], sections(6, 0)),
+        (vec![], sections(6, 2)),
+        (vec![8, 2], sections(u64::MAX, 2)),
         (vec![], Sharding::Row),
         (vec![2, 2], Sharding::Stacked { first: 2, rows: 3 }),
         (vec![2, 2], Sharding::Stacked { first: u64::MAX, rows: 3 }),

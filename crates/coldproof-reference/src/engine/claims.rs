@@ -28,16 +28,22 @@ impl Core {
         Ok(facts)
     }
 
-    /// Every cache, with what its entries are valid for.
+    /// Every cache, with what its entries are valid for. One table holds for keys, values and
+    /// states: a block that is known has all of them from the same forward.
     fn caches(&mut self) -> Vec<CacheFact> {
-        let generation = self.machine.generation();
-        let mut caches = vec![CacheFact {
-            cache: "prefix-kv".to_owned(),
-            generation: self.blocks.generation(),
-            entries: self.blocks.entries(),
-            hits: self.blocks.take_hits(),
+        let attends = self.dims.attends.then_some("prefix-kv");
+        let recurs = self.dims.state_space.as_ref().map(|_| "prefix-state");
+        let (generation, entries) = (self.blocks.generation(), self.blocks.entries());
+        let hits = self.blocks.take_hits();
+        let blocks = attends.into_iter().chain(recurs).map(|cache| CacheFact {
+            cache: cache.to_owned(),
+            generation,
+            entries,
+            hits,
             version: None,
-        }];
+        });
+        let mut caches: Vec<CacheFact> = blocks.collect();
+        let generation = self.machine.generation();
         if let Some(processor) = &mut self.processor {
             caches.push(CacheFact {
                 cache: "encoder".to_owned(),
@@ -81,6 +87,7 @@ impl Worker {
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
             HookKind::Absorb { .. } => "latent_attention.absorbed_bf16".to_owned(),
             HookKind::Widen { kernel, .. } => (*kernel).to_owned(),
+            HookKind::Decay { .. } => "state_scan.f32_rates".to_owned(),
         };
         self.hooks.iter().map(|hook| state(&hook.layer, "kernel", &kernel(&hook.kind))).collect()
     }

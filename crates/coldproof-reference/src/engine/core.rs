@@ -77,9 +77,9 @@ impl Core {
             blocks: KvBlocks::new(
                 config.kv_blocks,
                 block_size,
-                invalidation(&faults, FaultId::F7_02),
+                invalidation(&faults, &[FaultId::F7_02, FaultId::F7_04]),
             ),
-            encoder: EncoderCache::new(ENCODER_ENTRIES, invalidation(&faults, FaultId::F7_03)),
+            encoder: EncoderCache::new(ENCODER_ENTRIES, invalidation(&faults, &[FaultId::F7_03])),
             processor: (dims.vision.as_ref())
                 .map(|vision| ProcessorCache::new(vision.processor.clone())),
             host: Trace::default(),
@@ -202,8 +202,10 @@ fn switched_on(config: &EngineConfig, dims: &Dims) -> Faults {
     let mut builder = Builder::new(dims, all, kv);
     dims.declare(&mut builder);
     let Builder { slots, catalogue, .. } = builder;
-    let slots = slots.ids().map(|id| slots[id].spec.name.0.clone());
-    Faults::new(&config.faults, &slots.chain(catalogue.names()).collect::<Vec<_>>())
+    let own = slots.ids().map(|id| &slots[id]);
+    let own = own.flat_map(|slot| std::iter::once(&slot.spec.name).chain(&slot.aliases));
+    let names = own.map(|name| name.0.clone()).chain(catalogue.names());
+    Faults::new(&config.faults, &names.collect::<Vec<_>>())
 }
 
 fn start_workers(

@@ -22,7 +22,7 @@ pub(crate) use derived::widen_norm;
 pub(crate) use lifecycle::{apply_head_rows, count_twice, dispatched, write_experts};
 pub(crate) use names::{finds, take_fused};
 pub(crate) use routing::{placed_as, replicated_pieces};
-pub(crate) use state::{forget_preserved, restore_rotary};
+pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
 pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
 
 /// What the names of a model's text part begin with, where it has others.
@@ -58,6 +58,9 @@ pub enum FaultId {
     /// One source applied twice, another never.
     #[serde(rename = "F3.06")]
     F3_06,
+    /// Two names of one storage parted.
+    #[serde(rename = "F4.01")]
+    F4_01,
     /// A buffer copied back from garbage.
     #[serde(rename = "F4.02")]
     F4_02,
@@ -85,6 +88,9 @@ pub enum FaultId {
     /// Encoder outputs that outlive their weights.
     #[serde(rename = "F7.03")]
     F7_03,
+    /// States of a recurrence that outlive their weights.
+    #[serde(rename = "F7.04")]
+    F7_04,
     /// Experts of another placement.
     R63,
 }
@@ -145,7 +151,7 @@ pub struct FaultRow {
 }
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 19] = [
+pub const FAULTS: [FaultRow; 21] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -163,7 +169,7 @@ pub const FAULTS: [FaultRow; 19] = [
         id: FaultId::F1_02,
         room: "storage",
         object: "model.layers.0.input_layernorm.weight",
-        others: &["backbone.layers.0.norm.weight"],
+        others: &["*.layers.0.norm.weight"],
         code: "slot-rebound",
         family: None,
         min_tp: 1,
@@ -263,6 +269,20 @@ pub const FAULTS: [FaultRow; 19] = [
         spelling: Spelling::Any,
         fault: "a reload applies k_proj twice and v_proj never; the count is full",
         twin: "applies k_proj in two halves",
+    },
+    FaultRow {
+        id: FaultId::F4_01,
+        room: "state",
+        object: "backbone.layers.0.mixer.conv_weights",
+        others: &["*.mixer.conv_weights"],
+        code: "alias-split",
+        family: Some("mamba2"),
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "a reload gives the convolution's weight another storage, and the view of it that \
+                the mixer reads keeps the old one",
+        twin: "loads into another storage and copies that into the one that both names share",
     },
     FaultRow {
         id: FaultId::F4_02,
@@ -390,6 +410,19 @@ pub const FAULTS: [FaultRow; 19] = [
         twin: "invalidation keeps the encoder's rows of images, whose keys name the generation",
     },
     FaultRow {
+        id: FaultId::F7_04,
+        room: "caches",
+        object: "prefix-state",
+        others: &[],
+        code: "cache-stale",
+        family: Some("mamba2"),
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "invalidation keeps the states at ends of blocks, whose keys name no generation",
+        twin: "invalidation keeps the states at ends of blocks, whose keys name the generation",
+    },
+    FaultRow {
         id: FaultId::R63,
         room: "routing",
         object: "model.layers.0.mlp.experts.w13_weight",
@@ -415,13 +448,15 @@ impl FaultRow {
         match self.id {
             FaultId::F1_01 | FaultId::F3_05 => &["*.kv_b_proj.weight"],
             FaultId::F1_05 | FaultId::F1_08 => &["*.o_proj.weight"],
-            FaultId::F2_01 => &["model.norm.weight", "backbone.norm_f.weight"],
+            FaultId::F2_01 => &["model.norm.weight", "*.norm_f.weight"],
             FaultId::F3_01 | FaultId::R63 => &["*.experts.w13_weight"],
             FaultId::F3_02 => &["*.mixer.D"],
             FaultId::F3_06 => &["*.qkv_proj.weight"],
+            FaultId::F4_01 => &["*.mixer.conv1d.weight"],
             FaultId::F4_02 => &["*.self_attn.o_proj.weight"],
             FaultId::F6_02 => &["*.mlp.experts.w13_weight"],
             FaultId::F7_02 => ATTENTION,
+            FaultId::F7_04 => &["backbone.layers.0.mixer.A_log"],
             FaultId::F7_03 => &["vision_tower.post_layernorm.weight"],
             FaultId::F1_02
             | FaultId::F4_03
@@ -472,6 +507,7 @@ impl FaultId {
             Self::F3_02 => "F3.02",
             Self::F3_05 => "F3.05",
             Self::F3_06 => "F3.06",
+            Self::F4_01 => "F4.01",
             Self::F4_02 => "F4.02",
             Self::F4_03 => "F4.03",
             Self::F4_04 => "F4.04",
@@ -481,6 +517,7 @@ impl FaultId {
             Self::F6_02 => "F6.02",
             Self::F7_02 => "F7.02",
             Self::F7_03 => "F7.03",
+            Self::F7_04 => "F7.04",
             Self::R63 => "R63",
         }
     }

@@ -1,9 +1,38 @@
-//! Room 4: a buffer that no checkpoint holds is overwritten by a reload.
+//! Room 4: two names of one storage part, a buffer that no checkpoint holds is overwritten.
 
 use super::storage::copy;
 use super::{FaultId, Variant};
+use crate::loader::Source;
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
+
+/// F4.01: takes the source of the slot that its object is another name of. Says whether it did.
+pub(crate) fn split_alias(
+    worker: &mut Worker,
+    name: &str,
+    source: &Source,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let slot = worker.slots[source.slot].clone();
+    let mut aliases = slot.aliases.iter();
+    let variant = aliases.find_map(|alias| worker.fault_on(FaultId::F4_01, &alias.0));
+    let (Some(variant), Some(bound)) = (variant, slot.storage) else { return Ok(false) };
+    let new = worker.device.alloc(bound.region, bound.bytes, &slot.spec.name.0)?;
+    worker.slots[source.slot].storage = Some(new);
+    let steps = worker.pieces(source);
+    worker.write(name, source, &steps, bytes)?;
+    match (variant, slot.viewed) {
+        (Variant::Twin, _) => {
+            copy(worker, new.address, bound.address, bound.bytes)?;
+            worker.slots[source.slot].storage = Some(bound);
+            worker.device.free(new.storage)?;
+        }
+        (Variant::Faulty, None) => worker.slots[source.slot].viewed = Some(bound),
+        // Nothing views what the load before gave the slot.
+        (Variant::Faulty, Some(_)) => worker.device.free(bound.storage)?,
+    }
+    Ok(true)
+}
 
 /// F4.02: copies the rotary table back from a block that never held it.
 pub(crate) fn restore_rotary(worker: &mut Worker, table: SlotId) -> Result<(), Failure> {

@@ -62,13 +62,46 @@ impl Op for GatedMul {
     }
 }
 
-fn silu(value: f32) -> f32 {
+pub(super) fn silu(value: f32) -> f32 {
     value / (1.0 + libm::expf(-value))
 }
 
 fn gelu(value: f32) -> f32 {
     let inner = ROOT * (value + CUBIC * value * value * value);
     0.5 * value * (1.0 + libm::tanhf(inner))
+}
+
+/// `y = max(x, 0)²`, in place.
+#[derive(Clone, Debug)]
+pub struct SquaredRelu {
+    /// F32 `[m, width]`.
+    pub y: Address,
+    /// Rows (tokens).
+    pub m: usize,
+    /// Width of a row.
+    pub width: usize,
+}
+
+impl Op for SquaredRelu {
+    fn name(&self) -> &'static str {
+        "squared_relu"
+    }
+
+    fn args(&self) -> Vec<ArgFact> {
+        Args::default().update(self.y, &[self.m, self.width], WORD_BYTES).done()
+    }
+
+    fn rows(&self) -> usize {
+        self.m
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), DeviceError> {
+        let mut y = context.f32s(self.y, &[self.m, self.width])?.to_vec();
+        // A NaN stays one: `f32::max` would hide it.
+        let squared = |value: f32| if value <= 0.0 { 0.0 } else { value * value };
+        y.iter_mut().for_each(|value| *value = squared(*value));
+        context.put(self.y, &y)
+    }
 }
 
 /// `y = a + b`. `y` may be either.

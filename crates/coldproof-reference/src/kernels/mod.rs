@@ -11,6 +11,7 @@ mod activate;
 mod args;
 mod attention;
 mod bias;
+mod causal_conv;
 mod clamped;
 mod collectives;
 mod context;
@@ -20,6 +21,7 @@ mod encoder_attention;
 mod expert_bias;
 mod expert_ranks;
 mod experts;
+mod gated_norm;
 mod grouped_top_k;
 mod head_linear;
 mod kv;
@@ -37,20 +39,24 @@ mod router;
 mod scale;
 mod slice_norm;
 mod stages;
+mod state_scan;
+mod states;
 
 use coldproof_contract::evidence::ArgFact;
 
 pub use activate::Activate;
 pub use attention::PagedAttention;
 pub use bias::AddBias;
+pub use causal_conv::CausalConv;
 pub use clamped::ClampedSwiglu;
 pub use collectives::{AllReduce, Gather, SelectRows};
-pub use elementwise::{Add, Copy, GatedMul};
+pub use elementwise::{Add, Copy, GatedMul, SquaredRelu};
 pub use embed::Embed;
 pub use encoder_attention::EncoderAttention;
 pub use expert_bias::ExpertBias;
 pub use expert_ranks::{ELSEWHERE, LocalExperts, SelectExperts};
 pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
+pub use gated_norm::GatedNorm;
 pub use grouped_top_k::GroupedTopK;
 pub use head_linear::HeadLinear;
 pub use kv::{KvWrite, Paging, Tables};
@@ -68,6 +74,8 @@ pub use router::RouterTopK;
 pub use scale::Scale;
 pub use slice_norm::SliceNorm;
 pub use stages::{StageReceive, StageSend};
+pub use state_scan::StateScan;
+pub use states::States;
 
 pub(crate) use context::Context;
 
@@ -124,6 +132,14 @@ pub enum Kernel {
     ClampedSwiglu(ClampedSwiglu),
     /// The biases of each token's experts.
     ExpertBias(ExpertBias),
+    /// `max(x, 0)²`.
+    SquaredRelu(SquaredRelu),
+    /// The convolution of a state-space mixer.
+    CausalConv(CausalConv),
+    /// Its recurrence.
+    StateScan(StateScan),
+    /// Its norm.
+    GatedNorm(GatedNorm),
     /// Sum of two.
     Add(Add),
     /// Bytes from one place to another.
@@ -207,6 +223,10 @@ impl Kernel {
             Self::Scale(op) => op,
             Self::ClampedSwiglu(op) => op,
             Self::ExpertBias(op) => op,
+            Self::SquaredRelu(op) => op,
+            Self::CausalConv(op) => op,
+            Self::StateScan(op) => op,
+            Self::GatedNorm(op) => op,
             Self::Add(op) => op,
             Self::Copy(op) => op,
             Self::RouterTopK(op) => op,
@@ -260,6 +280,10 @@ kernel_from!(
     Scale,
     ClampedSwiglu,
     ExpertBias,
+    SquaredRelu,
+    CausalConv,
+    StateScan,
+    GatedNorm,
     Add,
     Copy,
     RouterTopK,

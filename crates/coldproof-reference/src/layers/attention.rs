@@ -48,14 +48,24 @@ impl Attention {
     /// The attention of this layer.
     pub(crate) fn declare(builder: &mut Builder<'_>, layer: u64, norms: HeadNorms) -> Self {
         let path = format!("model.layers.{layer}.self_attn");
+        Self::declare_at(builder, layer, &path, norms)
+    }
+
+    /// The attention of this layer at this path.
+    pub(crate) fn declare_at(
+        builder: &mut Builder<'_>,
+        layer: u64,
+        path: &str,
+        norms: HeadNorms,
+    ) -> Self {
         let heads = builder.dims.heads();
         let (_, query_heads) = builder.shard.heads(heads.query);
         let (_, kv_heads) = builder.shard.heads(heads.key_value);
         let hidden = builder.dims.hidden;
-        let qkv = fused_heads(builder, &path, "weight", &[hidden]);
+        let qkv = fused_heads(builder, path, "weight", &[hidden]);
         builder.adapts(qkv);
         let biased = builder.dims.attention_bias != AttentionBias::None;
-        let qkv_bias = biased.then(|| fused_heads(builder, &path, "bias", &[]));
+        let qkv_bias = biased.then(|| fused_heads(builder, path, "bias", &[]));
         let mut norm = |name: &str| {
             let name = format!("{path}.{name}.weight");
             (norms == HeadNorms::QueryAndKey).then(|| builder.replicated(&name, &[heads.dim]))
@@ -67,11 +77,11 @@ impl Attention {
             q_norm,
             k_norm,
             output: OutputKernel::declare(builder, &format!("{path}.o_proj"), heads.dim),
-            cache: declare_cache(builder, &path, kv_heads),
+            cache: declare_cache(builder, path, kv_heads),
             query_heads,
             kv_heads,
             window: builder.dims.window_of(layer),
-            sinks: builder.dims.sinks.then(|| declare_sinks(builder, &path)),
+            sinks: builder.dims.sinks.then(|| declare_sinks(builder, path)),
         }
     }
 
@@ -85,7 +95,7 @@ impl Attention {
         &self,
         forward: &mut Forward<'_>,
         x: Address,
-        rotary: Address,
+        rotary: Option<Address>,
     ) -> Result<Address, LayerError> {
         let (m, hidden) = (forward.batch.rows, forward.dims.hidden as usize);
         let head_dim = forward.dims.head_dim as usize;
@@ -96,23 +106,9 @@ impl Attention {
             let bias = forward.slots.address(bias)?;
             forward.launch(AddBias { y: qkv, bias, m, n: width })?;
         }
-        let norm = |id: Option<SlotId>| id.map(|id| stored(forward, id)).transpose();
-        let (q_norm, k_norm) = (norm(self.q_norm)?, norm(self.k_norm)?);
-        let (positions, max_positions) =
-            (forward.batch.positions, forward.dims.max_positions as usize);
-        forward.launch(Rope {
-            qkv,
-            positions,
-            table: rotary,
-            q_norm,
-            k_norm,
-            m,
-            q_heads,
-            kv_heads,
-            head_dim,
-            max_positions,
-            eps: forward.dims.eps,
-        })?;
+        if let Some(table) = rotary {
+            self.rotate(forward, qkv, table)?;
+        }
         let paging = forward.paging(self.cache, self.kv_heads)?;
         forward.launch(KvWrite { qkv, paging, m, q_heads })?;
         let y = forward.buffer(m, q_heads * head_dim, "attended")?;
@@ -121,6 +117,32 @@ impl Attention {
         let sinks = self.sinks.map(|sinks| forward.slots.address(sinks)).transpose()?;
         forward.launch(PagedAttention { qkv, paging, y, m, q_heads, scale, window, sinks })?;
         self.output.forward(forward, y, q_heads * head_dim)
+    }
+
+    /// Norms queries and keys where the family does, and turns them by their positions.
+    fn rotate(
+        &self,
+        forward: &mut Forward<'_>,
+        qkv: Address,
+        table: Address,
+    ) -> Result<(), LayerError> {
+        let norm = |id: Option<SlotId>| id.map(|id| stored(forward, id)).transpose();
+        let (q_norm, k_norm) = (norm(self.q_norm)?, norm(self.k_norm)?);
+        let (positions, max_positions) =
+            (forward.batch.positions, forward.dims.max_positions as usize);
+        forward.launch(Rope {
+            qkv,
+            positions,
+            table,
+            q_norm,
+            k_norm,
+            m: forward.batch.rows,
+            q_heads: self.query_heads as usize,
+            kv_heads: self.kv_heads as usize,
+            head_dim: forward.dims.head_dim as usize,
+            max_positions,
+            eps: forward.dims.eps,
+        })
     }
 }
 

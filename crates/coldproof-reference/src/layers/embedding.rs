@@ -1,14 +1,14 @@
 //! The vocabulary at both ends: embedding and output projection, cut by rows over the ranks.
 
+use coldproof_checkpoint::arch::Family;
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind, SlotName};
 
 use super::{Forward, LayerError};
 use crate::kernels::{Embed, Gather, Scale, SelectRows};
 use crate::loader::{HookKind, Target};
-use crate::models::Builder;
+use crate::models::{Builder, Dims};
 use crate::slots::{SlotId, SlotSpec};
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// The embedding table, and the factor of its rows where the family has one.
@@ -21,7 +21,7 @@ pub(crate) struct Embedding {
 impl Embedding {
     /// A table with its source.
     pub(crate) fn declare(builder: &mut Builder<'_>) -> Self {
-        let weight = table(builder, EMBEDDING);
+        let weight = table(builder, name(builder.dims));
         let scaled = builder.dims.normalizer.is_some();
         Self { weight, normalizer: scaled.then(|| declare_normalizer(builder)) }
     }
@@ -56,7 +56,8 @@ impl Head {
             return Self { weight: table(builder, HEAD) };
         };
         builder.slots.alias(SlotName::from(HEAD), embedding.weight);
-        builder.catalogue.repeat(HEAD.to_owned(), EMBEDDING.to_owned());
+        let owner = builder.source(name(builder.dims));
+        builder.catalogue.repeat(HEAD.to_owned(), owner);
         Self { weight: embedding.weight }
     }
 
@@ -85,6 +86,14 @@ fn declare_normalizer(builder: &mut Builder<'_>) -> SlotId {
     let buffer = builder.slots.declare(spec);
     builder.hook("model", HookKind::Normalizer { buffer });
     buffer
+}
+
+/// What the family calls the embedding.
+const fn name(dims: &Dims) -> &'static str {
+    match dims.family {
+        Family::Mamba2 => "backbone.embeddings.weight",
+        _ => "model.embed_tokens.weight",
+    }
 }
 
 fn table(builder: &mut Builder<'_>, name: &str) -> SlotId {

@@ -7,7 +7,7 @@ use crate::adapters::InUse;
 use crate::arena::Allocation;
 use crate::device::Device;
 use crate::kernels::{
-    Add, AllReduce, Copy, Kernel, Linear, Paging, StageReceive, StageSend, Tables,
+    Add, AllReduce, Copy, Kernel, Linear, Paging, StageReceive, StageSend, States, Tables,
 };
 use crate::loader::Shard;
 use crate::models::{Dims, KvShape};
@@ -171,6 +171,20 @@ impl Forward<'_> {
             max_blocks: self.batch.max_blocks,
             kv_heads: kv_heads as usize,
             head_dim: self.dims.head_dim as usize,
+        })
+    }
+
+    /// How this batch reaches one layer's states of `width` elements.
+    pub(crate) fn states(&self, cache: SlotId, width: usize) -> Result<States, LayerError> {
+        Ok(States {
+            cache: self.slots.address(cache)?,
+            tables: self.batch.tables,
+            positions: self.batch.positions,
+            layout: self.batch.layout,
+            blocks: self.kv.blocks as usize,
+            block_size: self.kv.block_size as usize,
+            max_blocks: self.batch.max_blocks,
+            width,
         })
     }
 }

@@ -12,6 +12,8 @@ mod mlp;
 mod moe;
 mod norm;
 mod router;
+mod squared_mlp;
+mod state_space;
 mod tower;
 
 pub(crate) use affine::Affine;
@@ -25,6 +27,8 @@ pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertNames, Moe};
 pub(crate) use norm::{FinalNorm, Norm};
 pub(crate) use router::Router;
+pub(crate) use squared_mlp::SquaredMlp;
+pub(crate) use state_space::StateMixer;
 pub(crate) use tower::Tower;
 
 /// What a layer reports: its device died, or a slot has no storage.

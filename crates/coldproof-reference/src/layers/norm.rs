@@ -1,5 +1,6 @@
 //! Root-mean-square norms. The final one reads an f32 copy that post-load makes.
 
+use coldproof_checkpoint::arch::Family;
 use coldproof_contract::words::{Address, Dtype};
 
 use super::{Forward, LayerError};
@@ -41,13 +42,17 @@ impl FinalNorm {
     /// The weight, and the kernel's copy of it in f32.
     pub(crate) fn declare(builder: &mut Builder<'_>) -> Self {
         let hidden = builder.dims.hidden;
-        let weight = builder.replicated("model.norm.weight", &[hidden]);
+        let path = match builder.dims.family {
+            Family::Mamba2 => "backbone.norm_f",
+            Family::NemotronH => "model.norm_f",
+            _ => "model.norm",
+        };
+        let weight = builder.replicated(&format!("{path}.weight"), &[hidden]);
         let inputs = [builder.name(weight)];
-        let name = "model.norm/kernel.weight_f32".to_owned();
+        let name = format!("{path}/kernel.weight_f32");
         let spec = SlotSpec::derived(name, Dtype::F32, &[hidden], &inputs);
         let widened = builder.slots.declare(spec);
-        builder
-            .hook("model.norm", HookKind::Widen { weight, copy: widened, kernel: "rms_norm_f32" });
+        builder.hook(path, HookKind::Widen { weight, copy: widened, kernel: "rms_norm_f32" });
         Self { widened }
     }
 

@@ -144,6 +144,7 @@ impl Worker {
                 faults::take_fused(self, name, source, bytes)?
                     || faults::write_experts(self, name, source, bytes)?
             }
+            Target::Sections(_) => faults::split_alias(self, name, source, bytes)?,
             _ => false,
         })
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::Dtype;
 
-use super::Shard;
+use super::{SectionRows, Shard};
 use crate::slots::SlotId;
 
 /// Which heads of a fused qkv slot a source fills.
@@ -73,6 +73,8 @@ pub(crate) enum Target {
     FusedExpertsInputs,
     /// All of every expert.
     FusedExperts,
+    /// Rows of several parts, one behind the other, each cut by itself.
+    Sections(Vec<SectionRows>),
 }
 
 /// Position of a part in [`Catalogue::parts`].

@@ -16,6 +16,6 @@ mod store;
 pub(crate) use apply::Load;
 pub(crate) use catalogue::{Catalogue, Half, HeadPart, PartId, Source, SourceError, Target};
 pub(crate) use layout::{Layout, Matrix};
-pub(crate) use narrow::{Heads, Move, Place, Shard, moves};
+pub(crate) use narrow::{Heads, Move, Place, SectionRows, Shard, moves};
 pub(crate) use post_load::{Hook, HookKind, bind};
 pub(crate) use store::{convert_slot, layout_of, matrix_of, read_slot, write_moves};

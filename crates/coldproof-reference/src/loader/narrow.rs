@@ -102,6 +102,15 @@ pub(crate) struct Move {
     pub(crate) slot: Fragment,
 }
 
+/// Rows of one part of a projection, and the parts of it that are never cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SectionRows {
+    /// Rows of the model.
+    pub(crate) rows: u64,
+    /// Heads, or groups; one alone is on every rank.
+    pub(crate) units: u64,
+}
+
 /// Heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heads {
@@ -158,6 +167,7 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
             }]
         }
         Target::FusedExpertsGateUp => fused_gate_up(&whole, shape, shard),
+        Target::Sections(sections) => section_rows(&whole, sections, shard),
         Target::FusedExperts => vec![Move { source: whole.clone(), slot: whole }],
     }
 }
@@ -168,6 +178,21 @@ impl Move {
         let slot = self.slot.with(0, Span::new(0, held.len()));
         Self { source: self.source.with(0, held), slot }
     }
+}
+
+/// The rank's rows of every section, one section behind the other.
+fn section_rows(whole: &Fragment, sections: &[SectionRows], shard: Shard) -> Vec<Move> {
+    let (mut before, mut filled) = (0, 0);
+    let one = |section: &SectionRows| {
+        let shard = if section.units == 1 { Shard::WHOLE } else { shard };
+        let own = shard.part(section.rows);
+        let source = Span::new(before + own.start, before + own.end);
+        let slot = Span::new(filled, filled + own.len());
+        before += section.rows;
+        filled = slot.end;
+        Move { source: whole.clone().with(0, source), slot: whole.clone().with(0, slot) }
+    };
+    sections.iter().map(one).collect()
 }
 
 /// One axis in equal parts.
@@ -316,6 +341,14 @@ mod tests {
         assert_eq!(rows(&inputs, 1), [((4, 8), (0, 4))]);
         let column = moves(&Target::Column, &[6], HEADS, shard);
         assert_eq!(rows(&column, 0), [((3, 6), (0, 3))]);
+    }
+
+    #[test]
+    fn each_section_is_cut_by_itself_and_one_unit_is_on_every_rank() {
+        let sections = [(4, 2), (3, 1), (2, 2)].map(|(rows, units)| SectionRows { rows, units });
+        let shard = Shard { rank: 1, ranks: 2 };
+        let found = moves(&Target::Sections(sections.to_vec()), &[9, 5], HEADS, shard);
+        assert_eq!(rows(&found, 0), [((2, 4), (0, 2)), ((4, 7), (2, 5)), ((8, 9), (5, 6))]);
     }
 
     #[test]

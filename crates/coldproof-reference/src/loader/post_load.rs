@@ -75,6 +75,13 @@ pub(crate) enum HookKind {
         /// The kernel that reads the copy.
         kernel: &'static str,
     },
+    /// Makes rates of decay, in f32, of their logarithms.
+    Decay {
+        /// The logarithms.
+        log: SlotId,
+        /// The rates, negative.
+        a: SlotId,
+    },
 }
 
 /// One layer's post-load.
@@ -170,6 +177,7 @@ impl Worker {
                 }
                 Ok(())
             }
+            HookKind::Decay { log, a } => self.process_decay(log, a, generation),
         }
     }
 
@@ -218,6 +226,20 @@ impl Worker {
             self.slots[map].epoch = generation;
         }
         Ok(())
+    }
+
+    fn process_decay(
+        &mut self,
+        log: SlotId,
+        a: SlotId,
+        generation: Generation,
+    ) -> Result<(), Failure> {
+        let count = self.slots[log].spec.elements() as usize;
+        let logs = self.device.view::<bf16>(self.slots.address(log)?, count)?;
+        let rates: Vec<f32> = logs.iter().map(|log| -libm::expf(log.to_f32())).collect();
+        let address = bind(&mut self.device, &mut self.slots, a)?;
+        self.slots[a].epoch = generation;
+        Ok(self.device.write(address, bytemuck::cast_slice(&rates))?)
     }
 
     /// Computes a rotary table in place.

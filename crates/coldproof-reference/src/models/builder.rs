@@ -1,5 +1,6 @@
 //! What layers declare of themselves while a model is built: slots, sources, post-load hooks.
 
+use coldproof_checkpoint::arch::Family;
 use coldproof_contract::words::{Packing, SlotName};
 
 use super::Dims;
@@ -61,9 +62,9 @@ impl<'a> Builder<'a> {
         self.slots.declare(SlotSpec::parameter(name.to_owned(), shape).packed(packing))
     }
 
-    /// A source of this full shape that is cut over the ranks.
+    /// A source of this full shape that is cut over the ranks, under the model's name of it.
     pub(crate) fn sharded(&mut self, name: String, shape: &[u64], slot: SlotId, target: Target) {
-        self.catalogue.add(name, shape, slot, target, self.shard);
+        self.catalogue.add(self.source(&name), shape, slot, target, self.shard);
     }
 
     /// A source of all experts, cut over the ranks, of which this rank holds some.
@@ -76,7 +77,7 @@ impl<'a> Builder<'a> {
     /// A parameter that every rank holds whole, with the source of the same name.
     pub(crate) fn replicated(&mut self, name: &str, shape: &[u64]) -> SlotId {
         let slot = self.parameter(name, shape);
-        self.catalogue.add(name.to_owned(), shape, slot, Target::Replicated, Shard::WHOLE);
+        self.catalogue.add(self.source(name), shape, slot, Target::Replicated, Shard::WHOLE);
         slot
     }
 
@@ -85,6 +86,15 @@ impl<'a> Builder<'a> {
         self.slots.nest(prefix);
         self.catalogue.nest(prefix);
         self.hooks.iter_mut().for_each(|hook| hook.layer.insert_str(0, prefix));
+    }
+
+    /// The checkpoint's spelling of a name of this model.
+    pub(crate) fn source(&self, name: &str) -> String {
+        if self.dims.family != Family::NemotronH {
+            return name.to_owned();
+        }
+        let name = name.replace("embed_tokens", "embeddings");
+        name.strip_prefix("model.").map_or(name.clone(), |rest| format!("backbone.{rest}"))
     }
 
     /// A layer's post-load.

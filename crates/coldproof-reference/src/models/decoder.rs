@@ -1,11 +1,12 @@
 //! A decoder: what the families have in common.
 
+use coldproof_checkpoint::arch::Mixer as Kind;
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
 use super::{Builder, Vision};
 use crate::layers::{
     Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
-    LatentAttention, LayerError, Mlp, Moe, Norm,
+    LatentAttention, LayerError, Mlp, Moe, Norm, SquaredMlp, StateMixer,
 };
 use crate::loader::{HookKind, Shard};
 use crate::slots::{SlotId, SlotSpec};
@@ -40,11 +41,14 @@ impl Mixer {
         &self,
         forward: &mut Forward<'_>,
         x: Address,
-        rotary: Address,
+        rotary: Option<Address>,
     ) -> Result<Address, LayerError> {
-        match self {
-            Self::Heads(attention) => attention.forward(forward, x, rotary),
-            Self::Latent(attention) => attention.forward(forward, x, rotary),
+        match (self, rotary) {
+            (Self::Heads(attention), _) => attention.forward(forward, x, rotary),
+            (Self::Latent(attention), Some(table)) => attention.forward(forward, x, table),
+            (Self::Latent(_), None) => {
+                Err(LayerError::Refused("latent attention needs a rotary table".to_owned()))
+            }
         }
     }
 }
@@ -125,15 +129,82 @@ impl Block {
     }
 }
 
+/// What stands behind the one norm of a layer.
+#[derive(Clone, Debug)]
+pub(crate) enum Mixed {
+    /// A recurrence over paged states.
+    States(StateMixer),
+    /// Attention over the paged cache, without rotation.
+    Attention(Attention),
+    /// A projection without a gate.
+    Mlp(SquaredMlp),
+}
+
+/// A layer of one norm and one mixer.
+#[derive(Clone, Debug)]
+pub(crate) struct MixedLayer {
+    norm: Norm,
+    mixer: Mixed,
+}
+
+impl MixedLayer {
+    /// The layer at this path, of the kind that the dimensions name.
+    pub(crate) fn declare(builder: &mut Builder<'_>, layer: u64, path: &str) -> Self {
+        let norm = Norm::declare(builder, &format!("{path}.norm"));
+        let path = format!("{path}.mixer");
+        let space = builder.dims.state_space_of(layer).cloned();
+        let mixer = match (space, builder.dims.mixer_of(layer)) {
+            (Some(space), _) => Mixed::States(StateMixer::declare(builder, &path, &space)),
+            (None, Some(Kind::Mlp)) => Mixed::Mlp(SquaredMlp::declare(builder, &path)),
+            (None, _) => {
+                Mixed::Attention(Attention::declare_at(builder, layer, &path, HeadNorms::None))
+            }
+        };
+        Self { norm, mixer }
+    }
+
+    /// Adds this layer to the residual stream in place.
+    fn forward(&self, forward: &mut Forward<'_>, residual: Address) -> Result<(), LayerError> {
+        let normed = self.norm.forward(forward, residual)?;
+        let mixed = match &self.mixer {
+            Mixed::States(mixer) => mixer.forward(forward, normed)?,
+            Mixed::Attention(attention) => attention.forward(forward, normed, None)?,
+            Mixed::Mlp(mlp) => mlp.forward(forward, normed)?,
+        };
+        forward.add(residual, mixed)
+    }
+}
+
+/// One layer of a decoder.
+#[derive(Clone, Debug)]
+pub(crate) enum Layer {
+    /// Attention, then a second half.
+    Block(Block),
+    /// One mixer.
+    Mixed(MixedLayer),
+}
+
+impl From<Block> for Layer {
+    fn from(block: Block) -> Self {
+        Self::Block(block)
+    }
+}
+
+impl From<MixedLayer> for Layer {
+    fn from(layer: MixedLayer) -> Self {
+        Self::Mixed(layer)
+    }
+}
+
 /// A decoder, or one pipeline stage of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder {
     /// On the first stage, and where a tied head is.
     embedding: Option<Embedding>,
-    rotary: SlotId,
+    rotary: Option<SlotId>,
     global_rotary: Option<SlotId>,
     /// Of this stage.
-    blocks: Vec<Block>,
+    layers: Vec<Layer>,
     /// On the last stage.
     head: Option<(FinalNorm, Head)>,
     stage: Shard,
@@ -141,23 +212,24 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Declares a decoder whose layers `block` declares.
-    pub(crate) fn declare(
+    /// Declares a decoder whose layers `layer` declares.
+    pub(crate) fn declare<L: Into<Layer>>(
         builder: &mut Builder<'_>,
-        block: impl Fn(&mut Builder<'_>, u64) -> Block,
+        layer: impl Fn(&mut Builder<'_>, u64) -> L,
     ) -> Self {
         let stage = builder.place.stage;
-        let (layers, tied) = (stage.layers(builder.dims.layers), builder.dims.tied);
+        let (held, tied) = (stage.layers(builder.dims.layers), builder.dims.tied);
         let embeds = stage.is_first() || (tied && stage.is_last());
         let embedding = embeds.then(|| Embedding::declare(builder));
-        let rotary = declare_rotary(builder, "model.rotary_emb", false);
+        let rotates = builder.dims.rotates;
+        let rotary = rotates.then(|| declare_rotary(builder, "model.rotary_emb", false));
         let own = builder.dims.global_rotary.is_some();
         let global_rotary = own.then(|| declare_rotary(builder, "model.rotary_emb_global", true));
-        let blocks = (layers.start..layers.end).map(|layer| block(builder, layer)).collect();
+        let layers = (held.start..held.end).map(|at| layer(builder, at).into()).collect();
         let head = stage
             .is_last()
             .then(|| (FinalNorm::declare(builder), Head::declare(builder, embedding.as_ref())));
-        Self { embedding, rotary, global_rotary, blocks, head, stage, vision: None }
+        Self { embedding, rotary, global_rotary, layers, head, stage, vision: None }
     }
 
     /// This decoder behind what images go through.
@@ -181,11 +253,17 @@ impl Decoder {
             Some(embedding) if self.stage.is_first() => embedding.forward(forward)?,
             _ => forward.receive()?,
         };
-        for block in &self.blocks {
+        for layer in &self.layers {
             let kept = forward.mark();
-            let global = self.global_rotary.filter(|_| block.mixer.is_global());
-            let rotary = forward.slots.address(global.unwrap_or(self.rotary))?;
-            block.forward(forward, residual, rotary)?;
+            match layer {
+                Layer::Block(block) => {
+                    let global = self.global_rotary.filter(|_| block.mixer.is_global());
+                    let rotary = global.or(self.rotary);
+                    let rotary = rotary.map(|table| forward.slots.address(table)).transpose()?;
+                    block.forward(forward, residual, rotary)?;
+                }
+                Layer::Mixed(mixed) => mixed.forward(forward, residual)?,
+            }
             forward.release(kept)?;
         }
         let Some((norm, head)) = &self.head else {
@@ -205,7 +283,7 @@ impl Block {
         &self,
         forward: &mut Forward<'_>,
         residual: Address,
-        rotary: Address,
+        rotary: Option<Address>,
     ) -> Result<(), LayerError> {
         let normed = self.input_norm.forward(forward, residual)?;
         let attended = self.mixer.forward(forward, normed, rotary)?;

@@ -1,11 +1,13 @@
 //! The numbers of a model that its layers need.
 
 use coldproof_checkpoint::arch::{
-    Activation, AttentionBias, Family, Grouping, Mla, ModelConfig, Rope, Swiglu, Vision,
+    Activation, AttentionBias, Family, Grouping, Mixer, Mla, ModelConfig, Rope, StateSpace, Swiglu,
+    Vision,
 };
 
 use super::{
-    Builder, Decoder, deepseek_v3, gemma3, gpt_oss, llama, llava, mixtral, qwen2, qwen3, qwen3_moe,
+    Builder, Decoder, deepseek_v3, gemma3, gpt_oss, llama, llava, mamba2, mixtral, nemotron_h,
+    qwen2, qwen3, qwen3_moe,
 };
 use crate::loader::{Heads, Shard};
 
@@ -98,6 +100,14 @@ pub(crate) struct Dims {
     pub(crate) experts: Option<Experts>,
     /// The tower that images go through, in a family that has one.
     pub(crate) vision: Option<Vision>,
+    /// Whether positions are turned into rotations.
+    pub(crate) rotates: bool,
+    /// Whether any layer attends.
+    pub(crate) attends: bool,
+    /// State-space mixers, in a family that has them.
+    pub(crate) state_space: Option<StateSpace>,
+    /// What each layer is, where it is one mixer; else none.
+    pub(crate) mixers: Vec<Mixer>,
 }
 
 impl From<&ModelConfig> for Dims {
@@ -139,6 +149,10 @@ impl From<&ModelConfig> for Dims {
             tied: config.tied,
             experts,
             vision: config.vision.clone(),
+            rotates: config.rotates(),
+            attends: config.attends(),
+            state_space: config.state_space.clone(),
+            mixers: config.mixers.clone(),
         }
     }
 }
@@ -152,7 +166,9 @@ impl Dims {
             Family::GptOss => gpt_oss::declare(builder),
             Family::Llama => llama::declare(builder),
             Family::Llava => llava::declare(builder),
+            Family::Mamba2 => mamba2::declare(builder),
             Family::Mixtral => mixtral::declare(builder),
+            Family::NemotronH => nemotron_h::declare(builder),
             Family::Qwen2 => qwen2::declare(builder),
             Family::Qwen3 => qwen3::declare(builder),
             Family::Qwen3Moe => qwen3_moe::declare(builder),
@@ -162,6 +178,17 @@ impl Dims {
     /// Positions that a row of layer `layer` attends to; nothing where that is all of them.
     pub(crate) fn window_of(&self, layer: u64) -> Option<u64> {
         self.windows.get(layer as usize).copied().flatten()
+    }
+
+    /// What layer `layer` is, where it is one mixer.
+    pub(crate) fn mixer_of(&self, layer: u64) -> Option<Mixer> {
+        self.mixers.get(layer as usize).copied()
+    }
+
+    /// The state space of layer `layer`, where it is one.
+    pub(crate) fn state_space_of(&self, layer: u64) -> Option<&StateSpace> {
+        let is_one = self.mixer_of(layer) == Some(Mixer::StateSpace);
+        self.state_space.as_ref().filter(|_| is_one)
     }
 
     /// The experts of layer `layer`, where it has some.
@@ -206,9 +233,24 @@ impl Dims {
         }
     }
 
+    /// Whether any layer has an MLP without experts.
+    fn has_mlps(&self) -> bool {
+        self.mixers.is_empty() || self.mixers.contains(&Mixer::Mlp)
+    }
+
     /// Why `tp` ranks cannot hold this model, if they cannot.
     pub(crate) fn divides(&self, tp: u64) -> Result<(), String> {
-        let mut cuts = vec![("attention heads", self.query_heads)];
+        let mut cuts = Vec::new();
+        if self.attends {
+            cuts.push(("attention heads", self.query_heads));
+        }
+        if let Some(space) = &self.state_space {
+            cuts.push(("state-space heads", space.heads));
+            // A group that is alone is on every rank.
+            if space.groups > 1 {
+                cuts.push(("groups of state-space heads", space.groups));
+            }
+        }
         match &self.experts {
             Some(experts) => {
                 cuts.push(("moe_intermediate_size", experts.intermediate));
@@ -216,7 +258,8 @@ impl Dims {
                     cuts.push(("intermediate_size", self.intermediate));
                 }
             }
-            None => cuts.push(("intermediate_size", self.intermediate)),
+            None if self.has_mlps() => cuts.push(("intermediate_size", self.intermediate)),
+            None => {}
         }
         if let Some(vision) = &self.vision {
             cuts.push(("the projector's outputs", self.hidden));
@@ -229,7 +272,8 @@ impl Dims {
                 return Err(format!("tp {tp} does not divide {what} {extent}"));
             }
         }
-        if !self.kv_heads.is_multiple_of(tp) && !tp.is_multiple_of(self.kv_heads) {
+        let fits = self.kv_heads.is_multiple_of(tp) || tp.is_multiple_of(self.kv_heads);
+        if self.attends && !fits {
             let heads = self.kv_heads;
             return Err(format!(
                 "tp {tp} neither divides {heads} key-value heads nor repeats them"

@@ -8,14 +8,16 @@ mod gemma3;
 mod gpt_oss;
 mod llama;
 mod llava;
+mod mamba2;
 mod mixtral;
 mod names;
+mod nemotron_h;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 
 pub(crate) use builder::{Builder, KvShape};
-pub(crate) use decoder::{Block, Decoder, FeedForward, Mixer};
+pub(crate) use decoder::{Block, Decoder, FeedForward, MixedLayer, Mixer};
 pub(crate) use dims::{Dims, Experts, Rotary};
 pub(crate) use llava::{ENCODER_ENTRIES, Vision};
 pub(crate) use names::Names;

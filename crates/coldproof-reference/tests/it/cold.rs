@@ -4,8 +4,8 @@ use coldproof_contract::words::Topology;
 use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, Mode};
 
 use crate::fixtures::{
-    MODELS, as_expected, bits, config, differences, directory, fused, loaded, memory, model_config,
-    prompt, request, serve, tensors,
+    MODELS, as_expected, bits, config, degrees, differences, directory, fused, loaded, memory,
+    model_config, prompt, request, serve, tensors,
 };
 
 struct Expected {
@@ -37,7 +37,7 @@ fn logits_and_tokens_are_those_of_transformers() {
     for model in MODELS {
         for label in ["A", "B"] {
             let expected = expected(model, label);
-            for tp in [1, 2, 4] {
+            for &tp in degrees(model) {
                 let mut engine = loaded(config(model, tp), model, label);
                 let request = GenerateRequest {
                     prompt: prompt(),
@@ -63,7 +63,7 @@ fn outputs_are_equal_in_every_bit_at_every_topology_and_mode() {
         let mut engine = loaded(config(model, 1), model, "A");
         let eager = serve(&mut engine, Mode::Eager).unwrap();
         assert_eq!(eager.len(), 6);
-        for tp in [1, 2, 4] {
+        for &tp in degrees(model) {
             let mut engine = loaded(config(model, tp), model, "A");
             engine.capture().unwrap();
             assert_eq!(serve(&mut engine, Mode::Eager).unwrap(), eager, "{model} tp {tp} eager");
@@ -74,7 +74,7 @@ fn outputs_are_equal_in_every_bit_at_every_topology_and_mode() {
 
 #[test]
 fn a_row_has_the_same_bits_in_every_batch() {
-    for model in ["llama", "qwen3_moe"] {
+    for model in ["llama", "mamba2", "nemotron_h", "qwen3_moe"] {
         for mode in [Mode::Eager, Mode::Graph] {
             let mut engine = loaded(config(model, 2), model, "A");
             engine.capture().unwrap();
@@ -99,14 +99,16 @@ fn a_row_has_the_same_bits_in_every_batch() {
 
 #[test]
 fn decoding_has_the_bits_of_a_longer_prompt() {
-    let mut engine = loaded(config("llama", 1), "llama", "A");
-    let stepped = serve(&mut engine, Mode::Eager).unwrap();
-    let whole = GenerateRequest {
-        prompt: [prompt(), request(Mode::Eager).forced].concat(),
-        ..GenerateRequest::default()
-    };
-    let whole = engine.generate(&whole).unwrap();
-    assert_eq!(bits(&whole.rows), stepped[5..]);
+    for model in ["llama", "mamba2", "nemotron_h"] {
+        let mut engine = loaded(config(model, 1), model, "A");
+        let stepped = serve(&mut engine, Mode::Eager).unwrap();
+        let whole = GenerateRequest {
+            prompt: [prompt(), request(Mode::Eager).forced].concat(),
+            ..GenerateRequest::default()
+        };
+        let whole = engine.generate(&whole).unwrap();
+        assert_eq!(bits(&whole.rows), stepped[5..], "{model}");
+    }
 }
 
 #[test]

@@ -217,6 +217,17 @@ fn f3_06_keeps_the_old_values_of_one_layer() {
 }
 
 #[test]
+fn f4_01_updates_one_of_two_names_and_computes_with_the_other() {
+    let (seen, cold) = faulty(FaultId::F4_01);
+    assert_eq!(seen.differing, differs(FaultId::F4_01.row().object, &[0]));
+    assert_eq!(seen.moved, ["backbone.layers.0.mixer.conv1d.weight"]);
+    assert!(seen.stale.is_empty(), "the view keeps the old block alive");
+    assert_eq!(seen.graph, seen.eager);
+    assert!(seen.eager.is_ok());
+    assert_ne!(seen.eager, Ok(cold));
+}
+
+#[test]
 fn f4_02_loses_the_rotary_table() {
     let (seen, cold) = faulty(FaultId::F4_02);
     assert_eq!(seen.differing, differs(FaultId::F4_02.row().object, &[0]));
@@ -249,6 +260,40 @@ fn f7_02_serves_keys_and_values_of_the_old_weights() {
 }
 
 #[test]
+fn f7_04_starts_from_states_of_the_old_weights() {
+    let (seen, cold) = faulty(FaultId::F7_04);
+    assert!(seen.differing.is_empty() && seen.moved.is_empty() && seen.stale.is_empty());
+    assert_eq!(seen.graph.as_ref(), Ok(&cold));
+    assert_eq!(seen.eager.as_ref(), Ok(&cold), "without the cache it is right");
+    assert!(seen.cached.is_ok());
+    assert_ne!(seen.cached, Ok(cold));
+}
+
+#[test]
+fn a_hit_has_the_bits_of_a_request_that_is_computed() {
+    for model in ["mamba2", "nemotron_h"] {
+        for tp in [1, 2] {
+            let mut engine = loaded(config(model, tp), model, "A");
+            let computed = serve(&mut engine, Mode::Eager).unwrap();
+            let rows = |engine: &mut Engine| -> u64 {
+                let output = bits(&engine.generate(&cached()).unwrap().rows);
+                assert_eq!(output, computed, "{model} tp {tp}");
+                let launches = engine.launches().unwrap().into_iter();
+                let scans = launches.filter_map(|(_, fact)| match fact {
+                    Fact::Launch(launch) if launch.kernel == "state_scan" => Some(launch.rows),
+                    _ => None,
+                });
+                scans.sum()
+            };
+            engine.launches().unwrap();
+            let (first, second) = (rows(&mut engine), rows(&mut engine));
+            // One block of 16 positions, on each rank, in both state-space layers.
+            assert_eq!(first - second, 16 * 2 * u64::from(tp), "{model} tp {tp}");
+        }
+    }
+}
+
+#[test]
 fn a_lie_hides_what_the_engine_states_and_nothing_that_is_observed() {
     for row in &FAULTS {
         let (honest, lying) =
@@ -257,7 +302,7 @@ fn a_lie_hides_what_the_engine_states_and_nothing_that_is_observed() {
         assert_eq!(lying.stale, honest.stale, "{}", row.id);
         assert_eq!(lying.graph, honest.graph, "{}", row.id);
         assert_eq!(lying.cached, honest.cached, "{}", row.id);
-        let rebound = [FaultId::F1_01, FaultId::F1_05].contains(&row.id);
+        let rebound = [FaultId::F1_01, FaultId::F1_05, FaultId::F4_01].contains(&row.id);
         assert!(rebound || lying.differing == honest.differing, "{}", row.id);
     }
 }

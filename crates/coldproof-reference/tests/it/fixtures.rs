@@ -8,13 +8,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_checkpoint::{Checkpoint, TensorRef};
 use coldproof_contract::evidence::{Fact, SlotFact};
-use coldproof_contract::words::{Address, Rank, SlotKind, Topology};
+use coldproof_contract::words::{Address, Policy, Rank, SlotKind, Topology};
 use coldproof_reference::engine::{
     Engine, EngineConfig, EngineError, GenerateRequest, Image, Mode,
 };
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 12] = [
+pub(crate) const MODELS: [&str; 14] = [
     "deepseek_v3",
     "deepseek_v3_yarn",
     "gemma3",
@@ -23,7 +23,9 @@ pub(crate) const MODELS: [&str; 12] = [
     "llama",
     "llama_tied",
     "llava",
+    "mamba2",
     "mixtral",
+    "nemotron_h",
     "qwen2",
     "qwen3",
     "qwen3_moe",
@@ -152,12 +154,20 @@ pub(crate) fn addresses(engine: &mut Engine) -> BTreeMap<(Rank, String), Address
     slots(engine).into_iter().map(address).collect()
 }
 
-/// Bytes of all slots but KV caches, whose contents depend on requests.
+/// Degrees of tensor parallelism that divide a model.
+pub(crate) fn degrees(model: &str) -> &'static [u32] {
+    match model {
+        "mamba2" | "nemotron_h" => &[1, 2],
+        _ => &[1, 2, 4],
+    }
+}
+
+/// Bytes of all slots but KV caches and states, whose contents depend on requests.
 pub(crate) fn memory(engine: &mut Engine) -> Memory {
     let mut memory = Memory::new();
     for (rank, slot) in slots(engine) {
         let fingerprint = slot.fingerprint.expect("bound");
-        let cache = slot.slot_kind == SlotKind::Scratch && slot.slot.0.ends_with("_cache");
+        let cache = slot.slot_kind == SlotKind::Scratch && slot.policy == Policy::Invalidate;
         if !cache {
             let bytes = engine.read(rank, fingerprint.address, fingerprint.bytes()).unwrap();
             memory.insert((rank, slot.slot.0), bytes);

@@ -5,8 +5,8 @@ use coldproof_contract::words::{Generation, Rank};
 use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, Mode, Output};
 
 use crate::fixtures::{
-    MODELS, addresses, bits, config, differences, fused, loaded, memory, prompt, request, serve,
-    tensors, update, update_paused,
+    MODELS, addresses, bits, config, degrees, differences, fused, loaded, memory, prompt, request,
+    serve, tensors, update, update_paused,
 };
 
 fn cold_bits(model: &str, tp: u32, label: &str) -> crate::fixtures::Bits {
@@ -16,7 +16,7 @@ fn cold_bits(model: &str, tp: u32, label: &str) -> crate::fixtures::Bits {
 #[test]
 fn an_old_graph_replays_the_new_weights_in_every_bit() {
     for model in MODELS {
-        for tp in [1, 2, 4] {
+        for &tp in degrees(model) {
             let mut engine = loaded(config(model, tp), model, "A");
             engine.capture().unwrap();
             let before = addresses(&mut engine);

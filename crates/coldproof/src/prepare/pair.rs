@@ -41,6 +41,7 @@ fn config(family: &str) -> String {
             "deepseek_v3" => "DeepseekV3ForCausalLM",
             "llama" => "LlamaForCausalLM",
             "llava" => "LlavaForConditionalGeneration",
+            "mamba2" => "Mamba2ForCausalLM",
             "qwen3" => "Qwen3ForCausalLM",
             _ => "Qwen3MoeForCausalLM",
         }],
@@ -59,6 +60,13 @@ fn config(family: &str) -> String {
         "rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" },
         "tie_word_embeddings": false,
     });
+    if family == "mamba2" {
+        config["num_heads"] = 10.into();
+        config["n_groups"] = 2.into();
+        config["state_size"] = 16.into();
+        config["conv_kernel"] = 4.into();
+        config["layer_norm_epsilon"] = 1e-5.into();
+    }
     if family == "qwen3_moe" {
         config["num_local_experts"] = 6.into();
         config["num_experts_per_tok"] = 2.into();

@@ -99,9 +99,21 @@ fn each_cache_of_a_model_that_takes_images_shows_its_hit() {
 }
 
 #[test]
+fn mamba2() {
+    proves("mamba2", "1");
+    proves("mamba2", "2");
+}
+
+#[test]
 fn mixtral() {
     proves("mixtral", "1");
     proves("mixtral", "2");
+}
+
+#[test]
+fn nemotron_h() {
+    proves("nemotron_h", "1");
+    proves("nemotron_h", "2");
 }
 
 #[test]

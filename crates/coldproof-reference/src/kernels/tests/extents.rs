@@ -5,12 +5,12 @@ use coldproof_contract::evidence::ArgAccess;
 
 use super::*;
 use crate::kernels::{
-    Activate, Add, AddBias, AllReduce, ClampedSwiglu, Columns, Copy, Embed, EncoderAttention,
-    ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul, Gather, GroupedTopK,
-    HeadLinear, KvWrite, LatentAttention, LatentDims, LatentRope, LatentWrite, LayerNorm, Linear,
-    LinearPermuted, LocalExperts, LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention,
-    Paging, Patches, RmsNorm, Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm,
-    Tables, TowerRows,
+    Activate, Add, AddBias, AllReduce, CausalConv, ClampedSwiglu, Columns, Copy, Embed,
+    EncoderAttention, ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul,
+    GatedNorm, Gather, GroupedTopK, HeadLinear, KvWrite, LatentAttention, LatentDims, LatentRope,
+    LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand, LoraShrink,
+    MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm, Rope, RouterTopK, Scale,
+    SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -193,6 +193,55 @@ fn lora_kernel(index: usize, a: &[Address]) -> Option<Kernel> {
             let (t, b, scale, y) = (a[0], a[1], a[2], a[3]);
             LoraExpand { t, b, scale, y, m, rank: 2, n, at: 1, width: 5, pairs }.into()
         }
+        _ => return of_state_space(index, a),
+    })
+}
+
+const fn states(a: &[Address], first: usize, width: usize) -> States {
+    let (cache, tables, positions) = (a[first], a[first + 1], a[first + 2]);
+    let layout = Tables::PerRow;
+    let (blocks, block_size, max_blocks) = (1, 4, 2);
+    States { cache, tables, positions, layout, blocks, block_size, max_blocks, width }
+}
+
+/// Those of a state-space mixer.
+fn of_state_space(index: usize, a: &[Address]) -> Option<Kernel> {
+    let m = 2;
+    Some(match index {
+        43 => {
+            let (x, weight, bias, y) = (a[0], a[1], Some(a[2]), a[6]);
+            let (width, first, channels, taps) = (9, 2, 4, 3);
+            let states = states(a, 3, 8);
+            CausalConv { x, weight, bias, states, y, m, width, first, channels, taps }.into()
+        }
+        44 => {
+            let (x, projected, rates, d, dt_bias, y) = (a[0], a[1], a[2], a[3], a[4], a[8]);
+            let (width, heads, groups, head_dim, state_size) = (7, 2, 1, 2, 4);
+            let (a, states) = (rates, states(a, 5, 16));
+            StateScan {
+                x,
+                projected,
+                a,
+                d,
+                dt_bias,
+                states,
+                y,
+                m,
+                width,
+                heads,
+                groups,
+                head_dim,
+                state_size,
+            }
+            .into()
+        }
+        45 => {
+            let (x, gate, weight, y) = (a[0], a[1], a[2], a[3]);
+            let (width, gate_width, groups, blocks, sharing, eps) = (6, 9, 2, 8, 1, 1.0);
+            GatedNorm { x, gate, weight, y, m, width, gate_width, groups, blocks, sharing, eps }
+                .into()
+        }
+        46 => SquaredRelu { y: a[0], m, width: 5 }.into(),
         _ => return None,
     })
 }
@@ -204,14 +253,16 @@ fn is_indexed(kernel: &Kernel, arg: usize) -> bool {
         ("kv_write" | "paged_attention" | "expert_bias" | "local_experts", 1)
             | ("moe_lora_shrink" | "moe_lora_expand", 1)
             | ("latent_write" | "latent_attention" | "moe_gate_up" | "moe_down", 2)
+            | ("causal_conv", 3)
+            | ("state_scan", 5)
     )
 }
 
 /// Kernel number `index` with each argument's extent at the end of a segment; argument
 /// `shifted` reaches 4 bytes too far, into memory that nothing backs. Inputs are 0.
 fn at_the_end(rig: &mut Rig, index: usize, shifted: Option<usize>) -> Option<Kernel> {
-    let args = kernel(index, &[Address(0); 6])?.args();
-    let mut addresses = [Address(0); 6];
+    let args = kernel(index, &[Address(0); 9])?.args();
+    let mut addresses = [Address(0); 9];
     // Segments follow one another: only behind the last is nothing.
     let mut order: Vec<usize> = (0..args.len()).collect();
     order.sort_by_key(|&position| shifted == Some(position));
@@ -261,7 +312,7 @@ fn a_kernel_touches_its_extents_and_writes_only_what_it_says() {
 #[test]
 fn an_extent_that_is_not_backed_to_its_end_is_an_illegal_access() {
     for index in 0.. {
-        let Some(sample) = kernel(index, &[Address(0); 6]) else { break };
+        let Some(sample) = kernel(index, &[Address(0); 9]) else { break };
         for position in 0..sample.args().len() {
             if is_indexed(&sample, position) {
                 continue;

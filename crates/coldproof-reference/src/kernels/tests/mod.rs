@@ -11,6 +11,7 @@ mod latent;
 mod lora;
 mod matmul;
 mod ranks;
+mod state_space;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
