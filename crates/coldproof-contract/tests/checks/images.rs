@@ -63,6 +63,10 @@ fn with_images() -> Run {
         .filter(|event| !matches!(event.fact, Fact::Launch(_)))
         .collect();
     run.events.extend(again);
+    // Phases are told by where events stand.
+    let arms: Vec<String> = run.header.arms.iter().map(|arm| arm.arm.clone()).collect();
+    let arm = |event: &Event| arms.iter().position(|arm| *arm == event.arm);
+    run.events.sort_by_key(|event| (arm(event), event.step));
     for phase in ["before", "A>B"] {
         let declared = [declared("encoder", phase, None), declared("processor", phase, Some("v"))];
         run.phase("caches", phase).add(StepName::ReadBack, Rank::default(), declared.into());
@@ -89,20 +93,22 @@ fn computed(run: &mut Run, phase: &str, rows: [u64; 3], repeat: u32) {
         Fact::Launch(launch) => launch.request == format!("image-{repeat}"),
         _ => false,
     });
-    let found = run.events.iter().find(|event| match &event.fact {
+    let found = run.events.iter().position(|event| match &event.fact {
         Fact::Logits(logits) => {
             let own = event.arm == "caches" && logits.request == "image";
             own && logits.repeat == repeat && after(&run.events, event) == phase
         }
         _ => false,
     });
-    let event = found.expect("an answer").clone();
-    run.events.extend(launches(rows).into_iter().map(|mut fact| {
+    let at = found.expect("an answer");
+    let event = run.events[at].clone();
+    let launches = launches(rows).into_iter().map(|mut fact| {
         if let Fact::Launch(launch) = &mut fact {
             launch.request = format!("image-{repeat}");
         }
         Event { fact, ..event.clone() }
-    }));
+    });
+    run.events.splice(at..at, launches.collect::<Vec<_>>());
 }
 
 /// The phase that an event of the caches arm belongs to.
