@@ -156,8 +156,8 @@ fn without_numbers(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// A stack of experts is controlled expert by expert: a prompt need not reach each. A stack of single
-/// rows is a convolution's.
+/// A stack of experts is controlled expert by expert: a prompt need not reach each. A stack of
+/// single rows is a convolution's.
 fn parts(rank: Rank, slot: &SlotFact) -> Vec<Target<'_>> {
     let Some(print) = slot.fingerprint.as_ref().filter(|print| print.bytes() > 0) else {
         return Vec::new();

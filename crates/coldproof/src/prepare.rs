@@ -71,12 +71,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let loader = if embedded { Loader::Embedded } else { Loader::Foreign };
     let rows = faults::rows(settings.engine.faults())?;
     let family = faults::family(&rows)?;
-    let (from, to) = match &settings.checkpoints {
-        Some((from, to)) => (from.clone(), to.clone()),
-        None => pair::make(family.unwrap_or("qwen3_moe"), settings.seed, &made)?,
-    };
-    let (from, to) = (read(&from, loader)?, read(&to, loader)?);
-    same_model(&from, &to)?;
+    let (from, to) = checkpoints(settings, family, loader, &made)?;
     if embedded {
         faults::fit(&rows, &to.rules, to.model.model_type())?;
     }
@@ -137,6 +132,22 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     };
     let (from, to) = (from.checkpoint, to.checkpoint);
     Ok(Prepared { inputs, from, to, adapters, _scratch: scratch })
+}
+
+/// A and B as they are read: those given, or a pair of that family.
+fn checkpoints(
+    settings: &ProveSettings,
+    family: Option<&str>,
+    loader: Loader,
+    made: &Utf8Path,
+) -> Result<(Read, Read), Failure> {
+    let (from, to) = match &settings.checkpoints {
+        Some((from, to)) => (from.clone(), to.clone()),
+        None => pair::make(family.unwrap_or("qwen3_moe"), settings.seed, made)?,
+    };
+    let (from, to) = (read(&from, loader)?, read(&to, loader)?);
+    same_model(&from, &to)?;
+    Ok((from, to))
 }
 
 /// The lanes to run. Where no source has a place, no origin can be wrong.

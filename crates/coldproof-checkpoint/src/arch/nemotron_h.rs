@@ -1,5 +1,5 @@
-//! `nemotron_h`: one norm and one mixer a layer, which is a state space, attention without rotation,
-//! or an MLP without a gate.
+//! `nemotron_h`: one norm and one mixer a layer, which is a state space, attention without
+//! rotation, or an MLP without a gate.
 
 use coldproof_contract::routing::Sharding;
 use serde_json::json;

@@ -1,13 +1,15 @@
 //! Category 5, routing and sharding: every element is written to the right slot, rank and shard.
 
 mod check;
+mod error;
 mod facts;
 mod placement;
 mod rules;
 mod stage;
 
 pub(crate) use check::check;
+pub use error::PlacementError;
 pub(crate) use placement::uncovered;
 pub use placement::{PlacedPiece, Placement, SlotPlacement};
-pub use rules::{Half, HeadRole, Piece, PlacementError, Section, Sharding, SourceRule};
+pub use rules::{Half, HeadRole, Piece, Section, Sharding, SourceRule};
 pub use stage::Stage;

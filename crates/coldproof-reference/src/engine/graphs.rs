@@ -26,8 +26,8 @@ impl GraphConfig {
         [("enforce_eager", eager.to_string()), ("capture_sizes", sizes.join(","))]
     }
 
-    /// What an update makes of it: nothing, unless a fault says otherwise. A twin forgets it as well
-    /// and puts it back.
+    /// What an update makes of it: nothing, unless a fault says otherwise. A twin forgets it as
+    /// well and puts it back.
     pub(crate) fn update(&mut self, faults: &Faults) {
         if let Some(variant) = faults.of(FaultId::F4_03) {
             let kept = self.capture_sizes.clone();

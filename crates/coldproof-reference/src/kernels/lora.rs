@@ -10,6 +10,9 @@ use super::matmul::{Plain, product};
 use super::{Context, ExpertStage, Op};
 use crate::device::DeviceError;
 
+/// Numbers of rows, and their values, row after row.
+type Rows = (Vec<usize>, Vec<f32>);
+
 /// The chosen experts of a batch, each with factors of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertPairs {
@@ -118,7 +121,7 @@ impl Factor {
         x: &[f32],
         (m, pairs): (usize, Option<ExpertPairs>),
         of_tokens: bool,
-    ) -> Result<Vec<(Vec<usize>, Vec<f32>)>, DeviceError> {
+    ) -> Result<Vec<Rows>, DeviceError> {
         let Some(pairs) = pairs else {
             return Ok(vec![((0..m).collect(), self.of(context, x, None)?)]);
         };

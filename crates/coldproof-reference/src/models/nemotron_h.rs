@@ -1,5 +1,5 @@
-//! Nemotron-H: state-space mixers, some attention without rotation, MLPs without a gate; its sources
-//! have other names than its slots, which the builder knows.
+//! Nemotron-H: state-space mixers, some attention without rotation, MLPs without a gate; its
+//! sources have other names than its slots, which the builder knows.
 
 use super::{Builder, Decoder, MixedLayer};
 

@@ -104,7 +104,7 @@ pub(super) fn sentinels(
 }
 
 /// Every other slot of B, all others of A, of which the sources of the former are sent. Nothing
-/// where the two spell their sources apart, or no lane wants it.
+/// where the two do not have the same names, or no lane wants it.
 ///
 /// # Errors
 /// A or B cannot be read, or the two cannot be written.
@@ -116,7 +116,8 @@ pub(super) fn partial(
     headers: &mut Vec<CheckpointHeader>,
 ) -> Result<Option<Delivery>, Failure> {
     let wanted = settings.lanes.contains(&LaneName::Partial) && to.catalogue.is_some();
-    if !wanted || from.rules != to.rules {
+    let names = |read: &Read| read.checkpoint.tensors().keys().cloned().collect::<Vec<_>>();
+    if !wanted || from.rules != to.rules || names(from) != names(to) {
         return Ok(None);
     }
     let slots: BTreeSet<_> = to.rules.iter().map(|rule| &rule.slot).collect();

@@ -16,7 +16,7 @@ struct Row {
 fn table() -> Vec<Row> {
     let text = include_str!("../../../../docs/faults.md");
     let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
-    let rows = text.lines().filter(|line| line.starts_with("| F") || line.starts_with("| `F"));
+    let rows = text.lines().filter(|line| ["| F", "| R6"].iter().any(|id| line.starts_with(id)));
     rows.map(|line| {
         let cells: Vec<String> = line.trim_matches('|').split('|').map(cell).collect();
         Row {
@@ -36,10 +36,18 @@ fn under_lies(row: Row) -> Vec<(String, String, String)> {
     match row.code.as_str() {
         // A registry that names the old storage is a rebinding seen by the allocator alone.
         "slot-rebound" => vec![found("1", "address-stale", row.object)],
+        // No receipt says that it was passed over: what it should have written is old.
+        "source-unrouted" if row.id == "F6.01" => {
+            vec![found("3", "application-missing", row.object)]
+        }
+        // The launch trace knows graphs, and no option by its name.
+        "config-drift" => {
+            let shown = if row.id == "F4.03" { "graph decode-4" } else { "captured graphs" };
+            vec![found("4", "config-drift", shown.to_owned())]
+        }
         // One that has both names there holds what was never written.
         "alias-split" => {
             let source = row.object.replace("conv_weights", "conv1d.weight");
-            let source = source.replace("model.", "backbone.");
             vec![found("3", "application-missing", source)]
         }
         // A layer that is said to be finished: what it did not compute is seen, each by itself.
@@ -48,21 +56,6 @@ fn under_lies(row: Row) -> Vec<(String, String, String)> {
             .into(),
         _ => vec![(row.category, row.code, row.object)],
     }
-}
-
-/// The rows of the second table, of families in which the object is another: (family, row).
-fn in_families() -> Vec<(String, Row)> {
-    let text = include_str!("../../../../docs/faults.md");
-    let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
-    let cells = text.lines().map(|line| line.trim_matches('|').split('|').map(cell).collect());
-    let known = table();
-    let row = |cells: Vec<String>| {
-        let [family, id, object] = <[String; 3]>::try_from(cells).ok()?;
-        let own = known.iter().find(|row| row.id == id)?;
-        let (category, code) = (own.category.clone(), own.code.clone());
-        Some((family, Row { id, category, code, object }))
-    };
-    cells.filter_map(row).collect()
 }
 
 fn fault(id: &str, more: &[&str]) -> (i32, Value) {
@@ -107,92 +100,6 @@ fn each_twin_is_silent() {
             assert_eq!(findings(&verdict), [], "{}~ {more:?}", row.id);
             assert_eq!(code, 0, "{}~ {more:?}", row.id);
         }
-    }
-}
-
-/// The fault is found on this family, alone, and its twin is silent.
-fn found_on(family: &str, id: &str) {
-    let row = table().into_iter().find(|row| row.id == id).unwrap();
-    let sides = ["A", "B"].map(|side| fixture(&format!("{family}/{side}")));
-    let [from, to] = sides.each_ref().map(|side| side.to_str().unwrap());
-    let lane = match row.category.as_str() {
-        "5" => "routing",
-        "6" => "names",
-        "7" => "caches",
-        _ => "differential",
-    };
-    let more = ["--lane", lane, "--from", from, "--to", to];
-    let (code, verdict) = fault(id, &more);
-    assert_eq!(code, 1, "{family} {id}");
-    assert_eq!(findings(&verdict), [(row.category, row.code, row.object)], "{family} {id}");
-    let (_, verdict) = fault(&format!("{id}~"), &more);
-    assert_eq!(findings(&verdict), [], "{family} {id}~");
-}
-
-#[test]
-fn a_fault_is_found_in_every_family() {
-    for (family, id) in [
-        ("gemma3", "F2.01"),
-        ("gemma3", "F4.02"),
-        ("gpt_oss", "F2.01"),
-        ("gpt_oss", "F4.02"),
-        ("mixtral", "F1.08"),
-        ("qwen2", "F3.06"),
-    ] {
-        found_on(family, id);
-    }
-}
-
-#[test]
-fn every_fault_that_latent_attention_can_have_is_found_on_it() {
-    for id in ["F1.05", "F1.08", "F2.01", "F4.02", "F7.02"] {
-        found_on("deepseek_v3", id);
-    }
-}
-
-#[test]
-fn every_fault_of_experts_is_found_where_the_first_layer_has_them() {
-    for id in ["F1.01", "F3.01", "F3.05", "F5.01", "F6.02"] {
-        found_on("deepseek_v3_yarn", id);
-    }
-}
-
-#[test]
-fn each_fault_that_applies_is_found_in_the_text_part_of_a_model_that_takes_images() {
-    let sides = ["A", "B"].map(|side| fixture(&format!("llava/{side}")));
-    let [from, to] = sides.each_ref().map(|side| side.to_str().unwrap());
-    for id in ["F1.05", "F1.08", "F2.01", "F3.06", "F4.02", "F7.02"] {
-        let row = table().into_iter().find(|row| row.id == id).unwrap();
-        let is_cache = row.category == "7";
-        let object = if is_cache { row.object } else { format!("language_model.{}", row.object) };
-        let lane = if is_cache { "caches" } else { "differential" };
-        let more = ["--lane", lane, "--from", from, "--to", to];
-        let (code, verdict) = fault(id, &more);
-        assert_eq!(code, 1, "{id}");
-        assert_eq!(findings(&verdict), [(row.category, row.code, object)], "{id}");
-        let (_, verdict) = fault(&format!("{id}~"), &more);
-        assert_eq!(findings(&verdict), [], "{id}~");
-    }
-}
-
-#[test]
-fn a_fault_is_found_in_the_object_that_has_its_role_in_another_family() {
-    let rows = in_families();
-    assert_eq!(rows.len(), 7);
-    for (family, row) in rows {
-        let sides = ["A", "B"].map(|side| fixture(&format!("{family}/{side}")));
-        let [from, to] = sides.each_ref().map(|side| side.to_str().unwrap());
-        let lane = if row.category == "7" { "caches" } else { "differential" };
-        let more = ["--lane", lane, "--from", from, "--to", to];
-        let (id, lying) = (row.id.clone(), [&more[..], &["--lying"]].concat());
-        let (_, twin) = fault(&format!("{id}~"), &more);
-        assert_eq!(findings(&twin), [], "{family} {id}~");
-        let (code, verdict) = fault(&id, &more);
-        let (_, lied) = fault(&id, &lying);
-        let wanted = (row.category.clone(), row.code.clone(), row.object.clone());
-        assert_eq!(code, 1, "{family} {id}");
-        assert_eq!(findings(&verdict), [wanted], "{family} {id}");
-        assert_eq!(findings(&lied), under_lies(row), "{family} {id} lying");
     }
 }
 

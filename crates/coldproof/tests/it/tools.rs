@@ -16,8 +16,8 @@ fn tool(command: &str, paths: &[&Path], more: &[&str]) -> (i32, Value) {
 
 #[test]
 fn keys_of_every_fixture_are_accounted_for() {
-    let families = "deepseek_v3 gemma3 gpt_oss llama llama_tied llava mamba2 mixtral nemotron_h qwen2 \
-                    qwen3 qwen3_moe";
+    let families = "deepseek_v3 gemma3 gpt_oss llama llama_tied llava mamba2 mixtral nemotron_h \
+                    qwen2 qwen3 qwen3_moe";
     for family in families.split(' ') {
         for label in ["A", "B"] {
             let (code, accounts) = tool("keys", &[&fixture(&format!("{family}/{label}"))], &[]);
