@@ -153,6 +153,7 @@ impl Worker {
         if rank > RANK_MAX {
             return refused(format!("the adapter has rank {rank}; the most is {RANK_MAX}"));
         }
+        let mut changed: BTreeMap<(usize, usize), &str> = BTreeMap::new();
         for (module, factors) in &lora.factors {
             let name = format!("{module}.weight");
             let Some(source) = self.catalogue.source(&name) else {
@@ -164,10 +165,15 @@ impl Worker {
                      load an adapter of this model"
                 ));
             };
-            if !self.adapters.sites.cuts.contains_key(module) {
+            let Some(cut) = self.adapters.sites.cuts.get(module) else {
                 return refused(format!(
                     "the adapter changes the module `{module}`; this engine computes adapters of \
                      the projections of attention, MLP and single experts"
+                ));
+            };
+            if let Some(other) = changed.insert((cut.site, cut.place), module) {
+                return refused(format!(
+                    "the adapter changes one module as `{other}` and as `{module}`; keep one"
                 ));
             }
             let found = [factors.outputs, factors.inputs];

@@ -6,6 +6,8 @@
 mod loaded;
 mod sites;
 
+use std::collections::BTreeSet;
+
 use coldproof_checkpoint::arch::ModelConfig;
 
 pub(crate) use loaded::{Adapters, InUse};
@@ -25,7 +27,7 @@ pub struct Module {
     pub inputs: u64,
 }
 
-/// Every module of a model that an adapter may change, by name.
+/// Every module of a model that an adapter may change, by its usual name.
 #[must_use]
 pub fn modules(model: &ModelConfig) -> Vec<Module> {
     let dims = Dims::from(model);
@@ -33,8 +35,9 @@ pub fn modules(model: &ModelConfig) -> Vec<Module> {
     let mut builder = Builder::new(&dims, whole, KvShape { blocks: 2, block_size: 1 });
     dims.declare(&mut builder);
     let Builder { catalogue, adapted, .. } = builder;
-    let found = sites::adapted_sources(&catalogue, &adapted);
-    found
+    let usual: BTreeSet<String> = catalogue.parts().iter().cloned().collect();
+    sites::adapted_sources(&catalogue, &adapted)
+        .filter(|(name, _)| usual.contains(&format!("{name}.weight")))
         .map(|(name, source)| Module {
             name: name.to_owned(),
             outputs: source.shape[0],

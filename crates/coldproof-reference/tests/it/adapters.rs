@@ -174,6 +174,31 @@ fn an_adapter_is_what_was_added_to_the_weights_on_every_topology() {
 }
 
 #[test]
+fn a_module_has_one_name_in_an_adapter_whichever_it_is() {
+    let scratch = scratch();
+    let at = |name: &str| folder(&scratch).join(name);
+    let usual = all_factors("llava", 1);
+    let other = |module: &str| module.replacen("language_model.model.", "model.language_model.", 1);
+    let renamed: BTreeMap<_, _> =
+        usual.iter().map(|(module, factors)| (other(module), factors.clone())).collect();
+    assert!(renamed.keys().all(|module| !usual.contains_key(module)));
+    write(&at("usual"), &usual);
+    write(&at("renamed"), &renamed);
+    write(
+        &at("both"),
+        &usual.iter().chain(&renamed).map(|(m, f)| (m.clone(), f.clone())).collect(),
+    );
+    let mut engine = loaded(config("llava", 1), "llava", "A");
+    engine.load_adapter(NAME, &at("usual")).unwrap();
+    let found = serve(&mut engine, &with_adapter(Mode::Eager));
+    let error = engine.load_adapter(NAME, &at("both")).unwrap_err().to_string();
+    assert!(error.contains("changes one module as `"), "{error}");
+    engine.load_adapter("renamed", &at("renamed")).unwrap();
+    let renamed = GenerateRequest { adapter: Some("renamed".to_owned()), ..request(Mode::Eager) };
+    assert_eq!(serve(&mut engine, &renamed), found);
+}
+
+#[test]
 fn one_expert_may_be_adapted_alone() {
     let name = "model.layers.0.mlp.experts.3.down_proj";
     let mut factors = all_factors("qwen3_moe", 1);
