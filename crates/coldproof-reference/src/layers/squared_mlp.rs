@@ -26,6 +26,7 @@ impl SquaredMlp {
         let name = format!("{path}.down_proj.weight");
         let down = builder.parameter(&name, &[hidden, local]);
         builder.sharded(name, &[hidden, inner], down, Target::Row);
+        [up, down].into_iter().for_each(|weight| builder.adapts(weight));
         Self { up, down }
     }
 
@@ -44,6 +45,7 @@ impl SquaredMlp {
         let blocks = Dims::row_blocks(forward.shard);
         forward.launch(Linear { x: inner, w, y, m, k: width, n: hidden, blocks })?;
         forward.all_reduce(y, m)?;
+        forward.adapt(self.down, inner, y, m)?;
         Ok(y)
     }
 }

@@ -148,7 +148,10 @@ fn topologies(model: &str) -> Vec<Topology> {
 fn an_adapter_is_what_was_added_to_the_weights_on_every_topology() {
     for model in MODELS {
         let factors = all_factors(model, 1);
-        assert!(!factors.is_empty(), "{model} has modules that an adapter may change");
+        if factors.is_empty() {
+            assert_eq!(model, "mamba2", "has no attention, MLP or experts");
+            continue;
+        }
         let scratch = scratch();
         let adapter = folder(&scratch).join("adapter");
         write(&adapter, &factors);

@@ -18,6 +18,7 @@ fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
         ("llama", &["--tp", "2", "--pp", "2"]),
         ("llava", &[]),
         ("mixtral", &["--ep", "2"]),
+        ("nemotron_h", &[]),
         ("qwen2", &[]),
         ("qwen3", &["--tp", "2"]),
         ("qwen3_moe", &["--tp", "2", "--ep", "2"]),
