@@ -89,7 +89,7 @@ fn every_row_attends_to_every_row_head_by_head() {
 #[test]
 fn activations_agree_with_f64() {
     // From `math.exp` and `math.erf` in f64.
-    let x = [-3.0, -0.5, 0.0, 1.0, 2.5];
+    let x: [f32; 5] = [-3.0, -0.5, 0.0, 1.0, 2.5];
     for (activation, expected) in [
         (
             EncoderActivation::QuickGelu,
