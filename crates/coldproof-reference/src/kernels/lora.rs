@@ -91,6 +91,9 @@ fn stack(pairs: Option<ExpertPairs>, n: usize, k: usize) -> Vec<usize> {
     pairs.map(|pairs| pairs.experts).into_iter().chain([n, k]).collect()
 }
 
+/// Numbers of rows, and their values, row after row.
+type Rows = (Vec<usize>, Vec<f32>);
+
 /// A factor, `[n, k]`, one alone or one an expert.
 struct Factor {
     w: Address,
@@ -113,8 +116,8 @@ impl Factor {
         Ok(product(x, self.k, &Plain { elements, columns: self.k }, self.n, self.blocks))
     }
 
-    /// The row numbers of `y` that it gives, and their values, row after row. A row of `y` is that
-    /// row of `x`, or, where `of_tokens` is set, its token's.
+    /// The rows of `y` that it gives. A row of `y` is that row of `x`, or its token's where
+    /// `of_tokens` is set.
     fn rows(
         &self,
         context: &Context<'_>,
