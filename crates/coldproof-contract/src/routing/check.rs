@@ -167,25 +167,33 @@ fn unloaded(
     for (rank, mismatch) in ranks {
         let gone = mismatch.unloaded.iter().filter(|(source, _)| !misplaced.contains(source));
         for (source, elements) in gone {
-            let finding = Finding::new(
-                FindingCode::ApplicationMissing,
-                source.clone(),
-                case.rank_index(site.0, *rank),
-            )
-            .expected(
-                format!("all of `{source}` in `{slot}`"),
-                format!("{elements} elements of `{slot}` hold no sentinel of it"),
-            )
-            .why("it was delivered, and these elements of its slot were not written")
-            .event(
-                "read-back",
-                step(phase),
-                0,
-                format!("`{slot}` decodes to no source"),
-            );
+            // What the ranks say that they passed over reached no slot at all.
+            let (code, why) = if passed_over(phase, source) {
+                (FindingCode::SourceUnrouted, "it was delivered, and every rank passed it over")
+            } else {
+                let why = "it was delivered, and these elements of its slot were not written";
+                (FindingCode::ApplicationMissing, why)
+            };
+            let finding = Finding::new(code, source.clone(), case.rank_index(site.0, *rank))
+                .expected(
+                    format!("all of `{source}` in `{slot}`"),
+                    format!("{elements} elements of `{slot}` hold no sentinel of it"),
+                )
+                .why(why)
+                .event("read-back", step(phase), 0, format!("`{slot}` decodes to no source"));
             case.raise(finding, site, &[&slot.0]);
         }
     }
+}
+
+/// Whether every rank's receipt lists the source among those that no slot took.
+fn passed_over(phase: &PhaseView<'_>, source: &str) -> bool {
+    let lists = |rank: Rank| {
+        let mut own = phase.receipts.iter().filter(|receipt| receipt.rank == rank);
+        own.any(|receipt| receipt.fact.unrouted.iter().any(|other| other == source))
+    };
+    let ranks: BTreeSet<Rank> = phase.receipts.iter().map(|receipt| receipt.rank).collect();
+    !ranks.is_empty() && ranks.into_iter().all(lists)
 }
 
 fn step(phase: &PhaseView<'_>) -> &'static str {

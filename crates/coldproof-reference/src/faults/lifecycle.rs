@@ -83,30 +83,22 @@ pub(crate) fn write_experts(
     Ok(true)
 }
 
-/// F3.02: takes two parameters of a mixer. The composed loader of the one is counted twice, so that
-/// the layer counts as full before the other comes. Says whether it took the source.
-pub(crate) fn count_twice(
+/// F3.02: takes D of its mixer. The composed loader of A_log was counted twice, so that the layer
+/// counts as full before D comes. Says whether it took the source.
+pub(crate) fn drop_after_full(
     worker: &mut Worker,
     name: &str,
     source: &Source,
     bytes: &[u8],
 ) -> Result<bool, Failure> {
-    let mixer = |leaf: &str| name.strip_suffix(leaf).filter(|mixer| mixer.ends_with('.'));
-    let (dropped, twice) = (mixer("D"), mixer("A_log"));
-    let Some(mixer) = dropped.or(twice) else { return Ok(false) };
-    let Some(variant) = worker.fault_on(FaultId::F3_02, &format!("{mixer}D")) else {
-        return Ok(false);
-    };
-    let steps = worker.pieces(source);
-    match (variant, twice) {
-        (Variant::Faulty, Some(_)) => {
-            for _ in 0..2 {
-                worker.write(name, source, &steps, bytes)?;
-            }
+    match worker.fault_on(FaultId::F3_02, name) {
+        None => Ok(false),
+        Some(Variant::Faulty) => Ok(true),
+        // The layer is looked at again, and is not full.
+        Some(Variant::Twin) => {
+            let steps = worker.pieces(source);
+            worker.write(name, source, &steps, bytes)?;
+            Ok(true)
         }
-        (Variant::Faulty, None) => {}
-        // One write, which two loaders in turn describe.
-        (Variant::Twin, _) => worker.write(name, source, &steps, bytes)?,
     }
-    Ok(true)
 }

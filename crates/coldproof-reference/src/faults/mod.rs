@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use caches::invalidation;
 pub(crate) use derived::widen_norm;
-pub(crate) use lifecycle::{apply_head_rows, count_twice, dispatched, write_experts};
+pub(crate) use lifecycle::{apply_head_rows, dispatched, drop_after_full, write_experts};
 pub(crate) use names::{finds, take_fused};
-pub(crate) use routing::{placed_as, replicated_pieces};
+pub(crate) use routing::{misplace_expert, replicated_pieces};
 pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
 pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
 pub use table::FAULTS;
@@ -172,7 +172,7 @@ impl FaultRow {
             FaultId::F6_02 => &["*.mlp.experts.w13_weight"],
             FaultId::F7_02 => ATTENTION,
             FaultId::F7_04 => &["backbone.layers.0.mixer.A_log"],
-            FaultId::F7_03 => &["vision_tower.post_layernorm.weight"],
+            FaultId::F7_03 => &["multi_modal_projector.linear_1.weight"],
             FaultId::F1_02
             | FaultId::F4_03
             | FaultId::F4_04
@@ -310,6 +310,6 @@ mod tests {
         assert_eq!(object(FaultId::F7_02), "prefix-kv");
         assert!(is_called("language_model.model.norm.weight", "model.norm.weight"));
         let error = "F9.99".parse::<FaultId>().expect_err("no such fault");
-        assert!(error.to_string().contains("F1.01, F1.05, F1.08"), "{error}");
+        assert!(error.to_string().contains("F1.01, F1.02, F1.05"), "{error}");
     }
 }

@@ -3,8 +3,8 @@
 use coldproof_contract::words::{Fragment, Span};
 
 use super::{FaultId, Variant};
-use crate::loader::{Move, Shard, Source};
-use crate::ranks::Worker;
+use crate::loader::{Move, Shard, Source, layout_of, write_moves};
+use crate::ranks::{Failure, Worker};
 
 /// F5.01: the pieces of its replicated source, or nothing for any other source.
 pub(crate) fn replicated_pieces(worker: &Worker, source: &Source) -> Option<Vec<Move>> {
@@ -23,38 +23,55 @@ fn rows_of(source: &Source, shard: Shard) -> Move {
     Move { source: whole.clone().with(0, rows), slot: whole.with(0, Span::new(0, rows.len())) }
 }
 
-/// R63: the source in whose place an expert's source is written. It moves the experts of one slot
-/// to the next rank, as a placement would that the engine has left; its twin asks the map that the
-/// forward reads.
-pub(crate) fn placed_as(worker: &Worker, name: &str) -> Option<String> {
+/// R63: writes an expert's source into the place of another, and states what it believes. It moves
+/// the experts of one slot to the next rank, as a placement would that the engine has left; its twin
+/// asks the map that the forward reads. Says whether it took the source.
+pub(crate) fn misplace_expert(
+    worker: &mut Worker,
+    name: &str,
+    bytes: &[u8],
+) -> Result<bool, Failure> {
+    let Some(target) = placed_as(worker, name) else { return Ok(false) };
+    if let Some(source) = worker.catalogue.source(&target).cloned() {
+        let (layout, steps) = (layout_of(&worker.slots, source.slot), worker.pieces(&source));
+        let Worker { device, slots, .. } = &mut *worker;
+        write_moves(device, slots, source.slot, &layout, &steps, (&source.shape, bytes))?;
+    }
+    if let Some(own) = worker.catalogue.source(name).cloned() {
+        let steps = worker.pieces(&own);
+        worker.record(name, own.slot, &steps)?;
+        worker.load_mut()?.fill(&own.parts, name);
+    }
+    Ok(true)
+}
+
+/// The source in whose place an expert's source is written; nothing for any other source.
+fn placed_as(worker: &Worker, name: &str) -> Option<String> {
     const EXPERTS: &str = ".experts.";
     let (layer, rest) = name.split_once(EXPERTS)?;
     let (expert, part) = rest.split_once('.')?;
     let slot = format!("{layer}{EXPERTS}w13_weight");
     let variant = worker.fault_on(FaultId::R63, &slot)?;
-    let experts = worker.dims.experts.as_ref()?.count;
-    let expert: u64 = expert.parse().ok()?;
-    let own = worker.place.experts;
+    let (experts, own) = (worker.dims.experts.as_ref()?.count, worker.place.experts);
+    let expert: u64 = expert.parse().ok().filter(|_| own.ranks > 1)?;
+    let held = own.part(experts);
     let moved = match variant {
-        Variant::Faulty => (expert + own.part(experts).len()) % experts,
-        Variant::Twin => mapped(worker, layer, expert, own.part(experts).start)?,
+        Variant::Faulty => (expert + held.len()) % experts,
+        // After a sleep that kept nothing the map is not there yet.
+        Variant::Twin if worker.lost => return None,
+        Variant::Twin => held.start + mapped(worker, layer, expert)?,
     };
-    let target = format!("{layer}{EXPERTS}{moved}.{part}");
-    let into = worker.catalogue.source(&target);
-    // Only the slot of the fault is misplaced.
-    match into {
-        Some(source) if worker.slots[source.slot].spec.name.0 != slot => None,
-        _ if own.ranks == 1 || part.starts_with("down") || part.starts_with("w2") => None,
-        _ => Some(target),
-    }
+    let place = |expert: u64| format!("{layer}{EXPERTS}{expert}.{part}");
+    // The slot is that of a source that this rank has.
+    let near = worker.catalogue.source(&place(held.start))?;
+    (worker.slots[near.slot].spec.name.0 == slot).then(|| place(moved))
 }
 
-/// The expert in whose place this rank's map has an expert: itself, where the map says so.
-fn mapped(worker: &Worker, layer: &str, expert: u64, first: u64) -> Option<u64> {
+/// The place of an expert in this rank's stack, by the map that the forward reads.
+fn mapped(worker: &Worker, layer: &str, expert: u64) -> Option<u64> {
     let map = worker.slots.find(&format!("{layer}.experts.expert_map").as_str().into())?;
     let places = worker.slots.address(map).ok()?;
     let count = worker.slots[map].spec.elements() as usize;
     let places = worker.device.view::<i32>(places, count).ok()?;
-    let place = u64::try_from(*places.get(expert as usize)?).ok()?;
-    Some(first + place)
+    u64::try_from(*places.get(expert as usize)?).ok()
 }

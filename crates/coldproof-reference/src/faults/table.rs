@@ -93,9 +93,9 @@ pub const FAULTS: [FaultRow; 21] = [
         min_tp: 1,
         min_ep: 1,
         spelling: Spelling::Any,
-        fault: "the composed loader of A_log is counted twice, and D is never applied; the count \
-                is full",
-        twin: "each of both is applied once",
+        fault: "the composed loader of A_log is counted twice, so that the layer counts as full and D is \
+                never applied",
+        twin: "looks at the layer again before it passes D over",
     },
     FaultRow {
         id: FaultId::F3_05,

@@ -10,9 +10,6 @@ use super::matmul::{Plain, product};
 use super::{Context, ExpertStage, Op};
 use crate::device::DeviceError;
 
-/// Numbers of rows, and their values, row after row.
-type Rows = (Vec<usize>, Vec<f32>);
-
 /// The chosen experts of a batch, each with factors of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertPairs {

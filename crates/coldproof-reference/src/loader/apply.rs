@@ -85,7 +85,8 @@ impl Load {
         self.unrouted.push(name.to_owned());
     }
 
-    fn fill(&mut self, parts: &[PartId], name: &str) {
+    /// Notes which source filled these parts.
+    pub(crate) fn fill(&mut self, parts: &[PartId], name: &str) {
         for &part in parts {
             self.filled.insert(part, name.to_owned());
         }
@@ -99,12 +100,10 @@ impl Worker {
         if let Some(owner) = self.catalogue.repeated_by(name).map(str::to_owned) {
             return self.apply_repeat(name, &owner, bytes);
         }
-        let placed = faults::placed_as(self, name);
-        let place = placed.as_deref().unwrap_or(name);
-        if self.catalogue.is_elsewhere(place) {
+        if faults::misplace_expert(self, name, bytes)? || self.catalogue.is_elsewhere(name) {
             return Ok(());
         }
-        let Some(source) = self.catalogue.source(place).cloned() else {
+        let Some(source) = self.catalogue.source(name).cloned() else {
             return Err(Failure::Refused(format!("no layer of this model takes `{name}`")));
         };
         if faults::finds(self, name)? && !self.apply_by_fault(name, &source, bytes)? {
@@ -133,7 +132,7 @@ impl Worker {
             return Ok(false);
         }
         if faults::rebind_parameter(self, name, source, bytes)?
-            || faults::count_twice(self, name, source, bytes)?
+            || faults::drop_after_full(self, name, source, bytes)?
         {
             return Ok(true);
         }

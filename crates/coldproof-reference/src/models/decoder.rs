@@ -179,14 +179,14 @@ impl MixedLayer {
 #[derive(Clone, Debug)]
 pub(crate) enum Layer {
     /// Attention, then a second half.
-    Block(Block),
+    Block(Box<Block>),
     /// One mixer.
     Mixed(MixedLayer),
 }
 
 impl From<Block> for Layer {
     fn from(block: Block) -> Self {
-        Self::Block(block)
+        Self::Block(Box::new(block))
     }
 }
 

@@ -302,7 +302,8 @@ fn a_lie_hides_what_the_engine_states_and_nothing_that_is_observed() {
         assert_eq!(lying.stale, honest.stale, "{}", row.id);
         assert_eq!(lying.graph, honest.graph, "{}", row.id);
         assert_eq!(lying.cached, honest.cached, "{}", row.id);
-        let rebound = [FaultId::F1_01, FaultId::F1_05, FaultId::F4_01].contains(&row.id);
+        let rebound =
+            [FaultId::F1_01, FaultId::F1_02, FaultId::F1_05, FaultId::F4_01].contains(&row.id);
         assert!(rebound || lying.differing == honest.differing, "{}", row.id);
     }
 }
