@@ -14,6 +14,8 @@ const ALL: &str = "captured graphs";
 struct Ran<'r> {
     kernels: BTreeSet<&'r str>,
     graphs: BTreeSet<&'r str>,
+    /// Rows over all launches.
+    rows: u64,
     seq: u64,
 }
 
@@ -29,9 +31,11 @@ fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
     let mut requests = Requests::new();
     for (key, seen) in alone.chain(batched) {
         let (request, mode, batch) = key;
-        for launch in phase.launches.iter().filter(|launch| launch.step == seen.step) {
+        let own = phase.launches.iter().filter(|launch| launch.step == seen.step);
+        for launch in own {
             let ran = requests.entry((request, mode, batch, launch.fact.stage)).or_default();
             ran.seq = seen.seq;
+            ran.rows += launch.fact.rows;
             match &launch.fact.graph {
                 Some(graph) => ran.graphs.insert(graph),
                 None => ran.kernels.insert(&launch.fact.kernel),
@@ -62,8 +66,9 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>) {
         if now.graphs.is_empty() {
             graphs.extend(before.graphs.iter().map(|graph| (*graph, now.seq)));
         }
-        // A request that replays no more launches all that the graph held.
-        if before.graphs.is_empty() == now.graphs.is_empty() {
+        // A request that replays no more launches all that the graph held, and one of which a cache
+        // served other rows launches what they need.
+        if before.graphs.is_empty() == now.graphs.is_empty() && before.rows == now.rows {
             let gone = before.kernels.difference(&now.kernels);
             kernels.extend(gone.map(|kernel| (*kernel, now.seq)));
         }

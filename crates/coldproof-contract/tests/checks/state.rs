@@ -393,3 +393,18 @@ fn what_was_not_recorded_accuses_nobody() {
     assert_eq!(run.found(), []);
     assert_undecided(&run, Room::Storage, "of arm `warm` replayed no graph after `A>B`");
 }
+
+#[test]
+fn what_a_cache_spares_is_not_another_configuration() {
+    // The kernel is gone, and with it rows: whether that may be is the caches' room.
+    let mut run = correct();
+    launched(&mut run, "backward", Some("decode-1"));
+    run.since("warm", "A>B").map(|_, fact| match fact {
+        Fact::Launch(mut launch) => {
+            launch.rows -= 1;
+            Some(Fact::Launch(launch))
+        }
+        fact => Some(fact),
+    });
+    assert_eq!(run.found(), []);
+}

@@ -123,6 +123,8 @@ pub enum Spelling {
     Any,
     /// `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`, all experts in one source.
     Fused,
+    /// A source an expert and projection.
+    PerExpert,
 }
 
 /// What is known of a fault.

@@ -24,8 +24,8 @@ fn rows_of(source: &Source, shard: Shard) -> Move {
 }
 
 /// R63: writes an expert's source into the place of another, and states what it believes. It moves
-/// the experts of one slot to the next rank, as a placement would that the engine has left; its twin
-/// asks the map that the forward reads. Says whether it took the source.
+/// the experts of one slot to the next rank, as a placement would that the engine has left; its
+/// twin asks the map that the forward reads. Says whether it took the source.
 pub(crate) fn misplace_expert(
     worker: &mut Worker,
     name: &str,

@@ -93,8 +93,8 @@ pub const FAULTS: [FaultRow; 21] = [
         min_tp: 1,
         min_ep: 1,
         spelling: Spelling::Any,
-        fault: "the composed loader of A_log is counted twice, so that the layer counts as full and D is \
-                never applied",
+        fault: "the composed loader of A_log is counted twice, so that the layer counts as full \
+                and D is never applied",
         twin: "looks at the layer again before it passes D over",
     },
     FaultRow {
@@ -287,7 +287,7 @@ pub const FAULTS: [FaultRow; 21] = [
         family: Some("qwen3_moe"),
         min_tp: 1,
         min_ep: 2,
-        spelling: Spelling::Any,
+        spelling: Spelling::PerExpert,
         fault: "a reload places experts on the ranks that had them by another placement",
         twin: "asks the map that the forward reads where each expert is",
     },

@@ -18,7 +18,7 @@ use crate::fixtures::{
 fn needs(row: &FaultRow, folder: &Utf8Path) -> (&'static str, u32, Vec<TensorRef>) {
     let model = row.family.unwrap_or("llama");
     let update = match row.spelling {
-        Spelling::Any => tensors(model, "B"),
+        Spelling::Any | Spelling::PerExpert => tensors(model, "B"),
         Spelling::Fused => fused(model, "B", folder),
     };
     (model, row.min_tp, update)

@@ -63,15 +63,17 @@ pub(crate) fn fit(
     rules: &[SourceRule],
     model: &str,
 ) -> Result<(), Failure> {
-    let spelled = |rule: &SourceRule| {
-        matches!(rule.sharding, Sharding::ExpertGateUp { .. } | Sharding::FusedExpertsGateUp)
+    let spelled = |rule: &SourceRule, spelling: Spelling| match (&rule.sharding, spelling) {
+        (_, Spelling::Any) | (Sharding::ExpertGateUp { .. }, _) => true,
+        (Sharding::FusedExpertsGateUp, Spelling::Fused) => true,
+        (_, Spelling::Fused | Spelling::PerExpert) => false,
     };
     let has = |row: &FaultRow| {
         let named = |rule: &SourceRule| {
             row.needs().is_empty() || row.needs().iter().any(|need| is_called(&rule.slot.0, need))
         };
         let mut own = rules.iter().filter(|rule| named(rule));
-        own.any(|rule| row.spelling == Spelling::Any || spelled(rule))
+        own.any(|rule| spelled(rule, row.spelling))
     };
     let Some(row) = rows.iter().find(|row| !has(row)) else { return Ok(()) };
     let family = row.family.unwrap_or("llama");
