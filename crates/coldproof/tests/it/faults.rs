@@ -175,3 +175,21 @@ fn a_fault_in_what_a_family_has_not_is_bad_usage() {
         assert!(ran.stderr.contains("this `mamba2` has none"), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn faults_are_listed_and_run_as_a_command() {
+    let listed = coldproof(&["faults", "list", "--format", "json"]).json();
+    let known: Vec<&Value> = listed["rows"].as_array().unwrap().iter().map(|r| &r["id"]).collect();
+    let documented: Vec<String> = table().into_iter().map(|row| row.id).collect();
+    assert_eq!(known, documented.iter().collect::<Vec<_>>());
+    let ran = coldproof(&["faults", "run", "--id", "F2.01", "--format", "json"]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    let row = &ran.json()["rows"][0];
+    assert_eq!((&row["id"], &row["category"]), (&"F2.01".into(), &2.into()));
+    assert_eq!((&row["detected"], &row["twin_clean"]), (&true.into(), &true.into()));
+    assert_eq!(row["object"], "model.norm/kernel.weight_f32");
+    let unknown = coldproof(&["faults", "run", "--id", "F9.99"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("F1.01"), "{}", unknown.stderr);
+    assert_eq!(coldproof(&["faults", "run", "--from", "A"]).code, 2);
+}

@@ -118,6 +118,7 @@ fn help_has_examples_and_completions_are_made() {
         assert_eq!(ran.code, 0);
         assert!(ran.stdout.contains("Example"), "{command}: {}", ran.stdout);
     }
+    assert!(coldproof(&["faults", "run", "--help"]).stdout.contains("Example"));
     let ran = coldproof(&["completions", "bash"]);
     assert_eq!(ran.code, 0);
     assert!(ran.stdout.contains("coldproof"));
