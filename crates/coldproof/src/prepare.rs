@@ -78,7 +78,6 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let least = faults::least(&rows);
     let topology = topology::asked(&to, settings, least)?;
     let mut notes = Vec::new();
-    let lanes = lanes(settings, &to.model, &mut notes);
     let routing_topology = match &to.model {
         Model::Known(config) if embedded => {
             topology::routing(config, &to.rules, topology, settings, least.tp, &mut notes)
@@ -107,6 +106,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
     let partial = partial(settings, loader, (&from, &to), &made, &mut headers)?;
+    let lanes = lanes(settings, &to.model, partial.is_some(), &mut notes);
     let inputs = Inputs {
         from: a,
         to: b,
@@ -150,9 +150,18 @@ fn checkpoints(
     Ok((from, to))
 }
 
-/// The lanes to run. Where no source has a place, no origin can be wrong.
-fn lanes(settings: &ProveSettings, model: &Model, notes: &mut Vec<String>) -> BTreeSet<LaneName> {
+/// The lanes to run. Where no source has a place, no origin can be wrong; where nothing can be
+/// updated in part, no update is.
+fn lanes(
+    settings: &ProveSettings,
+    model: &Model,
+    partial: bool,
+    notes: &mut Vec<String>,
+) -> BTreeSet<LaneName> {
     let mut lanes = settings.lanes.clone();
+    if !partial && lanes.remove(&LaneName::Partial) {
+        notes.push("A and B have no half of their slots in common: no partial update".to_owned());
+    }
     if let Model::Outline(outline) = model {
         lanes.remove(&LaneName::Routing);
         let what = &outline.model_type;

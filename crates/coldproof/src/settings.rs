@@ -311,6 +311,14 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
     }
     let asked = typed.contains(&LaneArg::Adapters);
     let refused = |option: &str, text: &str, hint: &str| Err(Failure::usage(option, text, hint));
+    if typed.contains(&LaneArg::Partial) && !embedded {
+        return refused(
+            "--lane",
+            "the partial lane runs on the embedded engine alone: no other adapter begins an update \
+             of some slots",
+            "leave the partial lane out",
+        );
+    }
     match (asked, adapters) {
         (true, false) => refused(
             "--lane",

@@ -334,6 +334,21 @@ impl<'r> View<'r> {
         own.unwrap_or(&self.header.rules)
     }
 
+    /// The slots that a phase's update promised to preserve: all of their sources are in its
+    /// manifest as such.
+    #[must_use]
+    pub fn preserved_by(&self, phase: &PhaseView<'_>) -> BTreeSet<&'r SlotName> {
+        let promised = phase.manifests.last().map(|seen| &seen.fact.explicitly_preserved);
+        let kept: BTreeSet<_> = promised.into_iter().flatten().collect();
+        if kept.is_empty() {
+            return BTreeSet::new();
+        }
+        let rules = self.header.rules.iter();
+        let (old, new): (Vec<_>, Vec<_>) = rules.partition(|rule| kept.contains(&rule.source));
+        let new: BTreeSet<_> = new.into_iter().map(|rule| &rule.slot).collect();
+        old.into_iter().map(|rule| &rule.slot).filter(|slot| !new.contains(slot)).collect()
+    }
+
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold
     /// load was seen to write where the catalogue has none.
     #[must_use]

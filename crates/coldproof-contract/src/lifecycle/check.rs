@@ -335,11 +335,7 @@ fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
     let view = case.view;
     let arm = case.arm_index(difference.arm);
     let phase = view.arms.get(arm).and_then(|arm| arm.phases.get(difference.phase_index));
-    let Some(manifest) = phase.and_then(|phase| phase.manifests.last()) else { return false };
-    let kept = &manifest.fact.explicitly_preserved;
-    let rules = view.header.rules.iter();
-    let mut own = rules.filter(|rule| rule.slot == difference.slot.slot).peekable();
-    !kept.is_empty() && own.peek().is_some() && own.all(|rule| kept.contains(&rule.source))
+    phase.is_some_and(|phase| view.preserved_by(phase).contains(&difference.slot.slot))
 }
 
 /// The finding that says that this source never came, or reached no slot.

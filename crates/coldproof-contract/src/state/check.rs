@@ -52,7 +52,8 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     }
 }
 
-/// Parameters that partial updates left as they were, and as the cold load has them.
+/// Parameters that partial updates promised to preserve, and that are as they were and as the cold
+/// load has them.
 fn preserved(case: &Case<'_, '_>) -> u64 {
     let arms = case.view.arms.iter().filter(|arm| arm.header.lane == LaneName::Partial);
     let arms = arms.filter_map(|arm| Some((arm, case.view.against(arm)?.phases.last()?)));
@@ -60,7 +61,8 @@ fn preserved(case: &Case<'_, '_>) -> u64 {
     for (arm, cold) in arms {
         for (index, phase) in arm.phases.iter().enumerate().filter(|(_, p)| p.from.is_some()) {
             let Some(before) = arm.earlier(index, phase.from) else { continue };
-            for (key, read) in &phase.read_backs {
+            let promised = case.view.preserved_by(phase);
+            for (key, read) in phase.read_backs.iter().filter(|((_, n), _)| promised.contains(n)) {
                 let parameter = phase.slots.get(key);
                 let parameter = parameter.is_some_and(|s| s.fact.slot_kind == SlotKind::Parameter);
                 let now = read.fact.content.filter(|_| parameter);

@@ -90,6 +90,19 @@ fn a_delivered_slot_that_kept_its_bytes_is_the_loaders() {
 }
 
 #[test]
+fn a_slot_that_nobody_promised_to_preserve_is_no_evidence_of_preservation() {
+    let mut run = with_a_partial_update();
+    run.phase("partial", "A>M").map(|_, mut fact| {
+        if let Fact::Manifest(manifest) = &mut fact {
+            let kept = std::mem::take(&mut manifest.explicitly_preserved);
+            manifest.allowed_missing.extend(kept);
+        }
+        Some(fact)
+    });
+    assert_undecided(&run, Room::State, "no parameter was seen to be preserved");
+}
+
+#[test]
 fn a_partial_update_that_was_not_read_back_proves_nothing() {
     let mut run = with_a_partial_update();
     run.phase("partial", "A>M").drop(|_, fact| matches!(fact, Fact::ReadBack(_)));

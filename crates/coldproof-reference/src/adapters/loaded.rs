@@ -157,8 +157,12 @@ impl Worker {
         for (module, factors) in &lora.factors {
             let name = format!("{module}.weight");
             let Some(source) = self.catalogue.source(&name) else {
-                if self.catalogue.knows(&name) {
+                // Another stage has it. A second name of a tensor is no projection of its own.
+                if self.catalogue.is_elsewhere(&name) {
                     continue;
+                }
+                if self.catalogue.repeated_by(&name).is_some() {
+                    return refused(not_computed(module));
                 }
                 return refused(format!(
                     "the adapter changes the module `{module}`, which this model does not have; \
@@ -166,10 +170,7 @@ impl Worker {
                 ));
             };
             let Some(cut) = self.adapters.sites.cuts.get(module) else {
-                return refused(format!(
-                    "the adapter changes the module `{module}`; this engine computes adapters of \
-                     the projections of attention, MLP and single experts"
-                ));
+                return refused(not_computed(module));
             };
             if let Some(other) = changed.insert((cut.site, cut.place), module) {
                 return refused(format!(
@@ -212,4 +213,11 @@ impl Worker {
         }
         loaded.get(name).map_or(Ok(()), |room| room.write(&mut self.device, sites, lora))
     }
+}
+
+fn not_computed(module: &str) -> String {
+    format!(
+        "the adapter changes the module `{module}`; this engine computes adapters of the \
+         projections of attention, MLP and single experts"
+    )
 }

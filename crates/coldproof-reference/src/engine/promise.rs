@@ -9,7 +9,8 @@ use crate::ranks::{Failure, Worker};
 /// list must be delivered where the model needs it: nothing is preserved that was not said to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// Sources that arrive; of none, everything that the model needs is promised.
+    /// Sources that arrive; of none, everything that the model needs is promised, and none may be
+    /// preserved.
     pub(crate) delivered: Vec<String>,
     /// Sources whose slots stay as they are: an update of whole slots, and not of all of them.
     pub(crate) preserved: Vec<String>,
@@ -36,15 +37,21 @@ impl Worker {
         if preserved.is_empty() {
             return Ok(());
         }
+        if delivered.is_empty() {
+            return refused(
+                "the update would preserve sources and deliver none; name what it delivers".into(),
+            );
+        }
+        let sent: BTreeSet<&str> = delivered.iter().map(String::as_str).collect();
         if let Some(name) = preserved.iter().find(|name| !self.catalogue.knows(name)) {
             return refused(format!(
                 "no layer of this model has `{name}` to preserve; leave it out"
             ));
         }
-        if let Some(name) = preserved.iter().find(|name| delivered.contains(name)) {
+        if let Some(name) = preserved.iter().find(|name| sent.contains(name.as_str())) {
             return refused(format!("`{name}` is to be delivered and to be preserved; choose one"));
         }
-        if let Some(name) = delivered.iter().find(|name| self.repeats_other(delivered, name)) {
+        if let Some(name) = delivered.iter().find(|name| self.repeats_other(&sent, name)) {
             return refused(format!(
                 "`{name}` is a second name of a tensor that is not delivered; deliver both"
             ));
@@ -72,9 +79,9 @@ impl Worker {
     }
 
     /// Whether a name only repeats a source that is not delivered.
-    fn repeats_other(&self, delivered: &[String], name: &str) -> bool {
+    fn repeats_other(&self, delivered: &BTreeSet<&str>, name: &str) -> bool {
         let owner = self.catalogue.repeated_by(name);
-        owner.is_some_and(|owner| !delivered.iter().any(|other| other == owner))
+        owner.is_some_and(|owner| !delivered.contains(owner))
     }
 }
 

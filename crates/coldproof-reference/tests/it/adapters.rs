@@ -416,6 +416,11 @@ fn what_is_refused_says_its_name_and_changes_nothing() {
         assert_eq!(serve(&mut engine, &with_adapter(Mode::Eager)), before, "{module}");
         engine.allocator_log().unwrap();
     }
+    let mut tied = loaded(config("llama_tied", 1), "llama_tied", "A");
+    let at = folder(&scratch).join("tied");
+    write(&at, &BTreeMap::from([shaped("lm_head", 5, 7)]));
+    let error = tied.load_adapter(NAME, &at).unwrap_err().to_string();
+    assert!(error.contains("`lm_head`") && error.contains("of attention, MLP"), "{error}");
     let error = engine.load_adapter(NAME, &folder(&scratch).join("none")).unwrap_err();
     assert!(error.to_string().contains("adapter_model.safetensors"), "{error}");
 }

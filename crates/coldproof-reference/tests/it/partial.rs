@@ -120,6 +120,8 @@ fn a_name_is_delivered_or_preserved_and_known() {
     assert!(text.contains("has `no.such` to preserve"), "{text}");
     let text = begin(&["lm_head.weight"], &names);
     assert!(text.contains("a second name of a tensor that is not delivered"), "{text}");
+    let text = begin(&[], &names);
+    assert!(text.contains("preserve sources and deliver none"), "{text}");
 }
 
 #[test]

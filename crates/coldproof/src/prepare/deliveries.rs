@@ -104,7 +104,7 @@ pub(super) fn sentinels(
 }
 
 /// Every other slot of B, all others of A, of which the sources of the former are sent. Nothing
-/// where the two do not have the same names, or no lane wants it.
+/// where the two do not have the same names, where that is no slot, or where no lane wants it.
 ///
 /// # Errors
 /// A or B cannot be read, or the two cannot be written.
@@ -122,13 +122,17 @@ pub(super) fn partial(
     }
     let slots: BTreeSet<_> = to.rules.iter().map(|rule| &rule.slot).collect();
     let sent: BTreeSet<_> = slots.into_iter().skip(1).step_by(2).collect();
+    if sent.is_empty() {
+        return Ok(None);
+    }
     let (new, old): (Vec<_>, Vec<_>) = to.rules.iter().partition(|rule| sent.contains(&rule.slot));
     let names = |rules: Vec<&SourceRule>| rules.iter().map(|rule| rule.source.clone()).collect();
     let (new, old): (Vec<String>, Vec<String>) = (names(new), names(old));
     let ties = to.tied().iter().filter(|tied| new.contains(&tied.target));
+    let written: BTreeSet<&str> = new.iter().map(String::as_str).collect();
     let is_new = |name: &str| {
         let owner = to.tied().iter().find(|tied| tied.source == name);
-        new.iter().any(|new| new == owner.map_or(name, |tied| &tied.target))
+        written.contains(owner.map_or(name, |tied| &tied.target))
     };
     let folder = made.join("partial");
     mix(&from.checkpoint, &to.checkpoint, is_new, &folder).map_err(failure)?;

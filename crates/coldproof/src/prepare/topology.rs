@@ -99,7 +99,8 @@ pub(crate) fn routing(
     if run.tp > 1 || !settings.lanes.contains(&coldproof_contract::evidence::LaneName::Routing) {
         return run;
     }
-    let found = DEGREES.into_iter().find(|&tp| tp >= least.max(2) && divides(model, rules, tp));
+    let fits = |tp| Topology { tp, ..run }.size() <= RANKS_MAX && divides(model, rules, tp);
+    let found = DEGREES.into_iter().find(|&tp| tp >= least.max(2) && fits(tp));
     match found {
         Some(tp) => {
             notes.push(format!(
@@ -108,7 +109,10 @@ pub(crate) fn routing(
             Topology { tp, ..run }
         }
         None => {
-            notes.push("no tp above 1 divides this model; the routing lane has tp 1".to_owned());
+            notes.push(
+                "no tp above 1 divides this model or has its ranks; the routing lane has tp 1"
+                    .to_owned(),
+            );
             run
         }
     }

@@ -210,7 +210,8 @@ fn without_cold_engine(after: Duration) -> Option<Value> {
         Some(1) => Some(verdict),
         // It ended by itself between the last look and the kill.
         code => {
-            assert_eq!((code, &verdict["verdict"]), (Some(0), &Value::from("pass")));
+            let verdict_of = (code, &verdict["verdict"]);
+            assert_eq!(verdict_of, (Some(0), &Value::from("pass")), "{verdict:#}");
             None
         }
     }
