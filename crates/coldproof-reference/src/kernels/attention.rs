@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::args::{Args, WORD_BYTES};
 use super::kv::Paging;
 use super::matmul::dot;
-use super::{Context, Op};
+use super::{Context, Op, Pages};
 use crate::device::DeviceError;
 
 /// Multiplications from which rows are spread over threads.
@@ -49,12 +49,16 @@ impl Op for PagedAttention {
 
     fn args(&self) -> Vec<ArgFact> {
         let paging = &self.paging;
-        let args = Args::default()
-            .read(self.qkv, &[self.m, self.width()], WORD_BYTES)
-            .read(paging.cache, &paging.cache_shape(), WORD_BYTES)
-            .read(paging.tables, &paging.tables_shape(self.m), WORD_BYTES)
-            .read(paging.positions, &[self.m], WORD_BYTES)
-            .write(self.y, &[self.m, self.q_heads * paging.head_dim], WORD_BYTES);
+        let args = Args::default().read(self.qkv, &[self.m, self.width()], WORD_BYTES).read(
+            paging.cache,
+            &paging.cache_shape(),
+            WORD_BYTES,
+        );
+        let args = paging.pages.read_by(args, self.m).write(
+            self.y,
+            &[self.m, self.q_heads * paging.head_dim],
+            WORD_BYTES,
+        );
         match self.sinks {
             Some(sinks) => args.read(sinks, &[self.q_heads], WORD_BYTES).done(),
             None => args.done(),
@@ -70,21 +74,10 @@ impl Op for PagedAttention {
         context.assert(kv_heads > 0 && q_heads.is_multiple_of(kv_heads.max(1)), || {
             format!("{q_heads} query heads cannot share {kv_heads} key heads evenly")
         })?;
-        let positions = self.paging.positions(context, self.m)?;
-        let longest = positions.iter().flatten().max().map_or(0, |position| position + 1);
-        let width = q_heads * self.paging.head_dim;
-        let mut y = vec![0.0; self.m * width];
-        let reader = &*context;
-        let task = |(row, y): (usize, &mut [f32])| match positions[row] {
-            Some(position) => self.row(reader, row, position + 1, y),
-            None => Ok(()),
-        };
-        if y.len().saturating_mul(longest) >= PARALLEL_WORK {
-            y.par_chunks_exact_mut(width).enumerate().try_for_each(task)?;
-        } else {
-            y.chunks_exact_mut(width.max(1)).enumerate().try_for_each(task)?;
-        }
-        context.put(self.y, &y)
+        let y = (self.y, q_heads * self.paging.head_dim);
+        attend(context, (&self.paging.pages, self.m), y, |context, row, length, y| {
+            self.row(context, row, length, y)
+        })
     }
 }
 
@@ -132,10 +125,9 @@ impl PagedAttention {
         length: usize,
     ) -> Result<Blocks<'a>, DeviceError> {
         let paging = &self.paging;
-        let shape = [paging.block_size, paging.kv_heads, paging.head_dim];
+        let shape = [paging.pages.block_size, paging.kv_heads, paging.head_dim];
         let mut blocks = Blocks { keys: Vec::new(), values: Vec::new() };
-        let used = length.div_ceil(paging.block_size);
-        for &block in paging.table(context, row)?.iter().take(used) {
+        for &block in paging.pages.blocks(context, row, length)? {
             let (keys, values) = paging.block(block);
             blocks.keys.push(context.f32s(keys, &shape)?);
             blocks.values.push(context.f32s(values, &shape)?);
@@ -144,10 +136,34 @@ impl PagedAttention {
     }
 
     fn vector<'a>(&self, blocks: &[&'a [f32]], position: usize, kv_head: usize) -> &'a [f32] {
-        let Paging { block_size, kv_heads, head_dim, .. } = self.paging;
+        let Paging { pages: Pages { block_size, .. }, kv_heads, head_dim, .. } = self.paging;
         let first = (position % block_size * kv_heads + kv_head) * head_dim;
         &blocks[position / block_size][first..first + head_dim]
     }
+}
+
+/// Puts F32 `[m, width]` at `y`, a row at a time: `task` gets each row that is no padding, the
+/// number of positions up to its own, and where its output goes. That of padding is zero.
+pub(super) fn attend(
+    context: &mut Context<'_>,
+    (pages, m): (&Pages, usize),
+    (y, width): (Address, usize),
+    task: impl Fn(&Context<'_>, usize, usize, &mut [f32]) -> Result<(), DeviceError> + Sync,
+) -> Result<(), DeviceError> {
+    let positions = pages.positions(context, m)?;
+    let longest = positions.iter().flatten().max().map_or(0, |position| position + 1);
+    let mut rows = vec![0.0; m * width];
+    let reader = &*context;
+    let task = |(row, y): (usize, &mut [f32])| match positions[row] {
+        Some(position) => task(reader, row, position + 1, y),
+        None => Ok(()),
+    };
+    if rows.len().saturating_mul(longest) >= PARALLEL_WORK {
+        rows.par_chunks_exact_mut(width).enumerate().try_for_each(task)?;
+    } else {
+        rows.chunks_exact_mut(width.max(1)).enumerate().try_for_each(task)?;
+    }
+    context.put(y, &rows)
 }
 
 /// In place, in f32, summed in ascending order.

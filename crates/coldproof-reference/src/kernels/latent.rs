@@ -145,13 +145,11 @@ impl Op for LatentWrite {
 
     fn args(&self) -> Vec<ArgFact> {
         let paging = &self.paging;
-        Args::default()
+        let args = Args::default()
             .read(self.latents, &[self.m, self.dims.rank], WORD_BYTES)
             .read(self.keys.base, &[self.m, self.keys.width], WORD_BYTES)
-            .update(paging.cache, &paging.latent_shape(), WORD_BYTES)
-            .read(paging.tables, &paging.tables_shape(self.m), WORD_BYTES)
-            .read(paging.positions, &[self.m], WORD_BYTES)
-            .done()
+            .update(paging.cache, &paging.latent_shape(), WORD_BYTES);
+        paging.pages.read_by(args, self.m).done()
     }
 
     fn rows(&self) -> usize {
@@ -167,13 +165,12 @@ impl Op for LatentWrite {
         })?;
         let latents = context.f32s(self.latents, &[self.m, rank])?.to_vec();
         let keys = context.f32s(base, &[self.m, width])?.to_vec();
-        let positions = self.paging.positions(context, self.m)?;
+        let positions = self.paging.pages.positions(context, self.m)?;
         let rows = latents.chunks_exact(rank.max(1)).zip(keys.chunks_exact(width.max(1)));
         for (row, ((latent, key), position)) in rows.zip(positions).enumerate() {
             let Some(position) = position else { continue };
-            let table = self.paging.table(context, row)?;
-            let block = table.get(position / self.paging.block_size).copied().unwrap_or(-1);
-            let within = (position % self.paging.block_size * self.paging.width()) as i64;
+            let block = self.paging.pages.block(context, row, position)?;
+            let within = (position % self.paging.pages.block_size * self.paging.width()) as i64;
             let to = element(self.paging.latent_block(block), within, WORD_BYTES);
             context.put(to, latent)?;
             context.put(element(to, rank as i64, WORD_BYTES), &key[first..first + rope])?;

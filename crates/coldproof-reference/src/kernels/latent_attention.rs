@@ -2,18 +2,14 @@
 
 use coldproof_contract::evidence::ArgFact;
 use coldproof_contract::words::Address;
-use rayon::prelude::*;
 
 use super::args::{Args, WORD_BYTES};
-use super::attention::softmax;
+use super::attention::{attend, softmax};
 use super::kv::Paging;
 use super::latent::LatentDims;
 use super::matmul::dot;
 use super::{Context, Op};
 use crate::device::DeviceError;
-
-/// Multiplications from which rows are spread over threads.
-const PARALLEL_WORK: usize = 1 << 18;
 
 /// Attention of each row over positions `0..=position` of its sequence, in ascending order, in the
 /// latent space: a score is that of the absorbed query with the latent and that of the rotated one
@@ -44,14 +40,11 @@ impl Op for LatentAttention {
 
     fn args(&self) -> Vec<ArgFact> {
         let paging = &self.paging;
-        Args::default()
+        let args = Args::default()
             .read(self.absorbed, &self.absorbed_shape(), WORD_BYTES)
             .read(self.q, &self.dims.queries(self.m), WORD_BYTES)
-            .read(paging.cache, &paging.latent_shape(), WORD_BYTES)
-            .read(paging.tables, &paging.tables_shape(self.m), WORD_BYTES)
-            .read(paging.positions, &[self.m], WORD_BYTES)
-            .write(self.y, &self.absorbed_shape(), WORD_BYTES)
-            .done()
+            .read(paging.cache, &paging.latent_shape(), WORD_BYTES);
+        paging.pages.read_by(args, self.m).write(self.y, &self.absorbed_shape(), WORD_BYTES).done()
     }
 
     fn rows(&self) -> usize {
@@ -63,21 +56,10 @@ impl Op for LatentAttention {
         context.assert(self.paging.width() == self.dims.latent(), || {
             format!("a cache of {} holds no latents of {rank}", self.paging.width())
         })?;
-        let positions = self.paging.positions(context, self.m)?;
-        let longest = positions.iter().flatten().max().map_or(0, |position| position + 1);
-        let width = heads * rank;
-        let mut y = vec![0.0; self.m * width];
-        let reader = &*context;
-        let task = |(row, y): (usize, &mut [f32])| match positions[row] {
-            Some(position) => self.row(reader, row, position + 1, y),
-            None => Ok(()),
-        };
-        if y.len().saturating_mul(longest) >= PARALLEL_WORK {
-            y.par_chunks_exact_mut(width).enumerate().try_for_each(task)?;
-        } else {
-            y.chunks_exact_mut(width.max(1)).enumerate().try_for_each(task)?;
-        }
-        context.put(self.y, &y)
+        let y = (self.y, heads * rank);
+        attend(context, (&self.paging.pages, self.m), y, |context, row, length, y| {
+            self.row(context, row, length, y)
+        })
     }
 }
 
@@ -123,9 +105,8 @@ impl LatentAttention {
     ) -> Result<Vec<&'a [f32]>, DeviceError> {
         let paging = &self.paging;
         let mut cached = Vec::with_capacity(length);
-        let used = length.div_ceil(paging.block_size.max(1));
-        for &block in paging.table(context, row)?.iter().take(used) {
-            let shape = [paging.block_size, paging.width()];
+        for &block in paging.pages.blocks(context, row, length)? {
+            let shape = [paging.pages.block_size, paging.width()];
             let rows = context.f32s(paging.latent_block(block), &shape)?;
             cached.extend(rows.chunks_exact(paging.width().max(1)));
         }

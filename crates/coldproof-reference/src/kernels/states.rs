@@ -8,7 +8,7 @@ use coldproof_contract::words::Address;
 
 use super::args::{Args, WORD_BYTES};
 use super::context::element;
-use super::{Context, Paging, Tables};
+use super::{Context, Pages, Tables};
 use crate::device::DeviceError;
 
 /// Where the states of one layer lie.
@@ -16,18 +16,8 @@ use crate::device::DeviceError;
 pub struct States {
     /// F32 `[blocks, width]`.
     pub cache: Address,
-    /// I32 `[1 or m, max_blocks]`.
-    pub tables: Address,
-    /// I32 `[m]`; -1 for a row that is padding: it changes no state.
-    pub positions: Address,
-    /// Which table a row uses.
-    pub layout: Tables,
-    /// Blocks of the cache.
-    pub blocks: usize,
-    /// Positions of a block.
-    pub block_size: usize,
-    /// Entries of a table.
-    pub max_blocks: usize,
+    /// The blocks of the rows; padding changes no state.
+    pub pages: Pages,
     /// Elements of a state.
     pub width: usize,
 }
@@ -35,9 +25,8 @@ pub struct States {
 impl States {
     /// Adds the cache, its tables and positions to what a kernel touches.
     pub(super) fn touched_by(&self, args: Args, m: usize) -> Args {
-        args.update(self.cache, &[self.blocks, self.width], WORD_BYTES)
-            .read(self.tables, &self.tables().tables_shape(m), WORD_BYTES)
-            .read(self.positions, &[m], WORD_BYTES)
+        let args = args.update(self.cache, &[self.pages.blocks, self.width], WORD_BYTES);
+        self.pages.read_by(args, m)
     }
 
     /// Steps through the rows in order: `step` gets each row that is no padding with the state
@@ -48,12 +37,12 @@ impl States {
         m: usize,
         mut step: impl FnMut(usize, &mut [f32]),
     ) -> Result<(), DeviceError> {
-        let positions = self.tables().positions(context, m)?;
+        let positions = self.pages.positions(context, m)?;
         let mut state = vec![0.0; self.width];
         for (row, &position) in positions.iter().enumerate() {
             let Some(position) = position else { continue };
             let follows = |row: usize, position: usize| {
-                self.layout == Tables::Shared
+                self.pages.layout == Tables::Shared
                     && positions.get(row).copied().flatten() == Some(position)
             };
             // Rows of one sequence hand the state over without the detour through the cache.
@@ -67,7 +56,7 @@ impl States {
                 }
             }
             step(row, &mut state);
-            let within = (position + 1) % self.block_size.max(1) != 0;
+            let within = (position + 1) % self.pages.block_size.max(1) != 0;
             if !(within && follows(row + 1, position + 1)) {
                 let address = self.address(context, row, position)?;
                 context.put(address, &state)?;
@@ -83,23 +72,7 @@ impl States {
         row: usize,
         position: usize,
     ) -> Result<Address, DeviceError> {
-        let table = self.tables().table(context, row)?;
-        let block = table.get(position / self.block_size.max(1)).copied().unwrap_or(-1);
+        let block = self.pages.block(context, row, position)?;
         Ok(element(self.cache, i64::from(block), self.width * WORD_BYTES))
-    }
-
-    /// The same tables, as those of keys and values are read.
-    const fn tables(&self) -> Paging {
-        Paging {
-            cache: self.cache,
-            tables: self.tables,
-            positions: self.positions,
-            layout: self.layout,
-            blocks: self.blocks,
-            block_size: self.block_size,
-            max_blocks: self.max_blocks,
-            kv_heads: 0,
-            head_dim: 0,
-        }
     }
 }

@@ -7,7 +7,7 @@ use crate::adapters::InUse;
 use crate::arena::Allocation;
 use crate::device::Device;
 use crate::kernels::{
-    Add, AllReduce, Copy, Kernel, Linear, Paging, StageReceive, StageSend, States, Tables,
+    Add, AllReduce, Copy, Kernel, Linear, Pages, Paging, StageReceive, StageSend, States, Tables,
 };
 use crate::loader::Shard;
 use crate::models::{Dims, KvShape};
@@ -114,6 +114,24 @@ impl Forward<'_> {
         Ok(y)
     }
 
+    /// `y = x · wᵀ` for all rows of the batch, of which this rank has `k` inputs: complete over the
+    /// ranks, with the adapter.
+    pub(crate) fn row_parallel(
+        &mut self,
+        weight: SlotId,
+        (x, k): (Address, usize),
+        purpose: &str,
+    ) -> Result<Address, LayerError> {
+        let (m, n) = (self.batch.rows, self.dims.hidden as usize);
+        let w = self.slots.address(weight)?;
+        let y = self.buffer(m, n, purpose)?;
+        let blocks = Dims::row_blocks(self.shard);
+        self.launch(Linear { x, w, y, m, k, n, blocks })?;
+        self.all_reduce(y, m)?;
+        self.adapt(weight, x, y, m)?;
+        Ok(y)
+    }
+
     /// Adds the ranks' partial sums of `rows` rows in place.
     pub(crate) fn all_reduce(&mut self, y: Address, rows: usize) -> Result<(), LayerError> {
         if self.shard.ranks == 1 {
@@ -159,16 +177,23 @@ impl Forward<'_> {
         residual.plus(skipped * self.dims.hidden * WORD_BYTES)
     }
 
-    /// How this batch reaches one layer's keys and values.
-    pub(crate) fn paging(&self, cache: SlotId, kv_heads: u64) -> Result<Paging, LayerError> {
-        Ok(Paging {
-            cache: self.slots.address(cache)?,
+    /// The blocks of this batch.
+    const fn pages(&self) -> Pages {
+        Pages {
             tables: self.batch.tables,
             positions: self.batch.positions,
             layout: self.batch.layout,
             blocks: self.kv.blocks as usize,
             block_size: self.kv.block_size as usize,
             max_blocks: self.batch.max_blocks,
+        }
+    }
+
+    /// How this batch reaches one layer's keys and values.
+    pub(crate) fn paging(&self, cache: SlotId, kv_heads: u64) -> Result<Paging, LayerError> {
+        Ok(Paging {
+            cache: self.slots.address(cache)?,
+            pages: self.pages(),
             kv_heads: kv_heads as usize,
             head_dim: self.dims.head_dim as usize,
         })
@@ -176,15 +201,6 @@ impl Forward<'_> {
 
     /// How this batch reaches one layer's states of `width` elements.
     pub(crate) fn states(&self, cache: SlotId, width: usize) -> Result<States, LayerError> {
-        Ok(States {
-            cache: self.slots.address(cache)?,
-            tables: self.batch.tables,
-            positions: self.batch.positions,
-            layout: self.batch.layout,
-            blocks: self.kv.blocks as usize,
-            block_size: self.kv.block_size as usize,
-            max_blocks: self.batch.max_blocks,
-            width,
-        })
+        Ok(States { cache: self.slots.address(cache)?, pages: self.pages(), width })
     }
 }

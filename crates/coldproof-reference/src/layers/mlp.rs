@@ -3,9 +3,9 @@
 use coldproof_contract::words::Address;
 
 use super::{Forward, LayerError};
-use crate::kernels::{GatedMul, Linear};
+use crate::kernels::GatedMul;
 use crate::loader::{Half, Target};
-use crate::models::{Builder, Dims};
+use crate::models::Builder;
 use crate::slots::SlotId;
 
 /// Fused gate and up, and down.
@@ -47,12 +47,6 @@ impl Mlp {
         let inner = forward.buffer(m, width, "inner")?;
         let activation = forward.dims.activation;
         forward.launch(GatedMul { activation, gate_up, y: inner, m, width })?;
-        let w = forward.slots.address(self.down)?;
-        let y = forward.buffer(m, hidden, "fed")?;
-        let blocks = Dims::row_blocks(forward.shard);
-        forward.launch(Linear { x: inner, w, y, m, k: width, n: hidden, blocks })?;
-        forward.all_reduce(y, m)?;
-        forward.adapt(self.down, inner, y, m)?;
-        Ok(y)
+        forward.row_parallel(self.down, (inner, width), "fed")
     }
 }

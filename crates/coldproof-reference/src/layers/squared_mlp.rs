@@ -3,9 +3,9 @@
 use coldproof_contract::words::Address;
 
 use super::{Forward, LayerError};
-use crate::kernels::{Linear, SquaredRelu};
+use crate::kernels::SquaredRelu;
 use crate::loader::Target;
-use crate::models::{Builder, Dims};
+use crate::models::Builder;
 use crate::slots::SlotId;
 
 /// Up and down.
@@ -40,12 +40,6 @@ impl SquaredMlp {
         let width = (forward.dims.intermediate / forward.shard.ranks) as usize;
         let inner = forward.column_parallel(self.up, (x, hidden), (width, "inner"), m)?;
         forward.launch(SquaredRelu { y: inner, m, width })?;
-        let w = forward.slots.address(self.down)?;
-        let y = forward.buffer(m, hidden, "fed")?;
-        let blocks = Dims::row_blocks(forward.shard);
-        forward.launch(Linear { x: inner, w, y, m, k: width, n: hidden, blocks })?;
-        forward.all_reduce(y, m)?;
-        forward.adapt(self.down, inner, y, m)?;
-        Ok(y)
+        forward.row_parallel(self.down, (inner, width), "fed")
     }
 }

@@ -6,7 +6,7 @@ use coldproof_contract::words::{Address, Dtype, Policy, SlotKind, SlotName};
 
 use super::{Forward, LayerError};
 use crate::arena::Region;
-use crate::kernels::{CausalConv, GatedNorm, Linear, StateScan};
+use crate::kernels::{CausalConv, GatedNorm, StateScan};
 use crate::loader::{HookKind, SectionRows, Target};
 use crate::models::{Builder, Dims};
 use crate::slots::{SlotId, SlotSpec};
@@ -121,12 +121,7 @@ impl StateMixer {
         let convolved = self.convolve(forward, projected, local)?;
         let scanned = self.scan(forward, projected, convolved, local)?;
         let normed = self.gated_norm(forward, scanned, projected, local)?;
-        let w = forward.slots.address(self.out_proj)?;
-        let y = forward.buffer(m, hidden, "mixed")?;
-        let blocks = Dims::row_blocks(forward.shard);
-        forward.launch(Linear { x: normed, w, y, m, k: local.inner, n: hidden, blocks })?;
-        forward.all_reduce(y, m)?;
-        Ok(y)
+        forward.row_parallel(self.out_proj, (normed, local.inner), "mixed")
     }
 
     fn convolve(

@@ -1,7 +1,7 @@
 //! The paged cache and attention over it.
 
 use super::*;
-use crate::kernels::{KvWrite, PagedAttention, Paging, Tables};
+use crate::kernels::{KvWrite, PagedAttention, Pages, Paging, Tables};
 
 const BLOCK: usize = 4;
 const HEAD: usize = 8;
@@ -96,12 +96,14 @@ fn setup(sequence: &Sequence, positions: &[i32], tables: &[i32], layout: Tables)
     };
     let paging = Paging {
         cache: rig.room(blocks * 2 * BLOCK * kv_heads * HEAD * 4),
-        tables: rig.put(tables),
-        positions: rig.put(positions),
-        layout,
-        blocks,
-        block_size: BLOCK,
-        max_blocks,
+        pages: Pages {
+            tables: rig.put(tables),
+            positions: rig.put(positions),
+            layout,
+            blocks,
+            block_size: BLOCK,
+            max_blocks,
+        },
         kv_heads,
         head_dim: HEAD,
     };
@@ -166,7 +168,7 @@ fn a_decoded_row_has_the_bits_of_the_same_row_in_a_prefill() {
         let batch = [row, row, row].concat();
         decode.rig.device.write(decode.attend.qkv, bytemuck::cast_slice(&batch)).unwrap();
         let positions = [step as i32, -1, step as i32];
-        let at = decode.attend.paging.positions;
+        let at = decode.attend.paging.pages.positions;
         decode.rig.device.write(at, bytemuck::cast_slice(&positions)).unwrap();
         decode.rig.launch(decode.write.clone());
         decode.rig.launch(decode.attend.clone());

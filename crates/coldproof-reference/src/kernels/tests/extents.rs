@@ -9,8 +9,8 @@ use crate::kernels::{
     EncoderAttention, ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul,
     GatedNorm, Gather, GroupedTopK, HeadLinear, KvWrite, LatentAttention, LatentDims, LatentRope,
     LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand, LoraShrink,
-    MoeCombine, NormWeight, PagedAttention, Paging, Patches, RmsNorm, Rope, RouterTopK, Scale,
-    SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States, Tables, TowerRows,
+    MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches, RmsNorm, Rope, RouterTopK,
+    Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -20,7 +20,8 @@ const fn paging(cache: Address, tables: Address, positions: Address) -> Paging {
     let layout = Tables::PerRow;
     let (blocks, block_size, max_blocks) = (1, 4, 2);
     let (kv_heads, head_dim) = (1, 8);
-    Paging { cache, tables, positions, layout, blocks, block_size, max_blocks, kv_heads, head_dim }
+    let pages = Pages { tables, positions, layout, blocks, block_size, max_blocks };
+    Paging { cache, pages, kv_heads, head_dim }
 }
 
 /// Kernel number `index` over these addresses in the order of its arguments; all of its integer
@@ -201,7 +202,8 @@ const fn states(a: &[Address], first: usize, width: usize) -> States {
     let (cache, tables, positions) = (a[first], a[first + 1], a[first + 2]);
     let layout = Tables::PerRow;
     let (blocks, block_size, max_blocks) = (1, 4, 2);
-    States { cache, tables, positions, layout, blocks, block_size, max_blocks, width }
+    let pages = Pages { tables, positions, layout, blocks, block_size, max_blocks };
+    States { cache, pages, width }
 }
 
 /// Those of a state-space mixer.

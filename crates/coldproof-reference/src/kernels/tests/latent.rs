@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::kernels::{
-    Columns, HeadLinear, LatentAttention, LatentDims, LatentRope, LatentWrite, NormWeight, Paging,
-    RmsNorm, SliceNorm, Tables,
+    Columns, HeadLinear, LatentAttention, LatentDims, LatentRope, LatentWrite, NormWeight, Pages,
+    Paging, RmsNorm, SliceNorm, Tables,
 };
 
 const BLOCK: usize = 4;
@@ -108,12 +108,14 @@ fn attend(sequence: &Sequence, positions: &[i32], tables: &[i32], layout: Tables
     };
     let paging = Paging {
         cache: rig.room(8 * BLOCK * (RANK + ROPE) * 4),
-        tables: rig.put(tables),
-        positions: rig.put(positions),
-        layout,
-        blocks: 8,
-        block_size: BLOCK,
-        max_blocks,
+        pages: Pages {
+            tables: rig.put(tables),
+            positions: rig.put(positions),
+            layout,
+            blocks: 8,
+            block_size: BLOCK,
+            max_blocks,
+        },
         kv_heads: 1,
         head_dim: RANK + ROPE,
     };
@@ -235,17 +237,8 @@ fn columns_beyond_a_row_and_caches_of_another_width_are_assertions() {
     let dims = LatentDims { heads: 1, nope: 1, rope: 2, rank: 3 };
     let (blocks, block_size, max_blocks, kv_heads, head_dim) = (1, 1, 1, 1, 6);
     let (cache, tables, positions, layout) = (at, at, at, Tables::Shared);
-    let paging = Paging {
-        cache,
-        tables,
-        positions,
-        layout,
-        blocks,
-        block_size,
-        max_blocks,
-        kv_heads,
-        head_dim,
-    };
+    let pages = Pages { tables, positions, layout, blocks, block_size, max_blocks };
+    let paging = Paging { cache, pages, kv_heads, head_dim };
     let keys = Columns { base: at, width: 2, first: 0 };
     assertion(rig.try_launch(LatentWrite { latents: at, keys, paging, m, dims }));
     let (absorbed, q, scale) = (at, at, 1.0);

@@ -5,7 +5,7 @@ use coldproof_contract::words::Topology;
 
 use crate::kernels::{
     Add, AllReduce, Embed, ExpertLinear, ExpertOrder, ExpertStage, GatedMul, Gather, KvWrite,
-    Linear, LocalExperts, MoeCombine, PagedAttention, Paging, SelectExperts, SelectRows,
+    Linear, LocalExperts, MoeCombine, PagedAttention, Pages, Paging, SelectExperts, SelectRows,
     StageReceive, StageSend, Tables,
 };
 use coldproof_checkpoint::arch::Activation;
@@ -99,12 +99,14 @@ fn attention_with_fewer_key_heads_than_ranks_agrees() {
             let positions: Vec<i32> = (0..m as i32).collect();
             let paging = Paging {
                 cache: rig.room(2 * 2 * 4 * kv_local * head_dim * 4),
-                tables: rig.put(&[1i32, 0]),
-                positions: rig.put(&positions),
-                layout: Tables::Shared,
-                blocks: 2,
-                block_size: 4,
-                max_blocks: 2,
+                pages: Pages {
+                    tables: rig.put(&[1i32, 0]),
+                    positions: rig.put(&positions),
+                    layout: Tables::Shared,
+                    blocks: 2,
+                    block_size: 4,
+                    max_blocks: 2,
+                },
                 kv_heads: kv_local,
                 head_dim,
             };

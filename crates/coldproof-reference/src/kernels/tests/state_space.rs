@@ -1,7 +1,7 @@
 //! Convolution, recurrence and gated norm of a state-space mixer, over paged states.
 
 use super::*;
-use crate::kernels::{CausalConv, GatedNorm, SquaredRelu, StateScan, States, Tables};
+use crate::kernels::{CausalConv, GatedNorm, Pages, SquaredRelu, StateScan, States, Tables};
 
 const BLOCK: usize = 3;
 const BLOCKS: usize = 4;
@@ -29,12 +29,14 @@ fn states(
     let tables = if layout == Tables::Shared { 1 } else { positions.len() };
     States {
         cache,
-        tables: rig.put(&TABLE.repeat(tables)),
-        positions: rig.put(positions),
-        layout,
-        blocks: BLOCKS,
-        block_size: BLOCK,
-        max_blocks: TABLE.len(),
+        pages: Pages {
+            tables: rig.put(&TABLE.repeat(tables)),
+            positions: rig.put(positions),
+            layout,
+            blocks: BLOCKS,
+            block_size: BLOCK,
+            max_blocks: TABLE.len(),
+        },
         width,
     }
 }
