@@ -69,6 +69,8 @@ pub struct PhaseView<'r> {
     pub steps: Vec<StepView>,
     /// What the caller sealed.
     pub manifests: Vec<Seen<'r, ManifestFact>>,
+    /// Slots that the last of them promises to preserve: all of their sources are in it as such.
+    pub preserved: BTreeSet<&'r SlotName>,
     /// Adapters that were loaded, in order.
     pub adapters: Vec<Seen<'r, AdapterFact>>,
     /// Slots as last registered in the phase.
@@ -206,6 +208,9 @@ impl<'r> View<'r> {
             for event in &events {
                 place(&mut phases, event);
             }
+            for phase in &mut phases {
+                phase.preserved = preserved_by(phase, &header.rules);
+            }
             ArmView { header: arm, phases, events }
         });
         Self { header, arms: arms.collect() }
@@ -334,21 +339,6 @@ impl<'r> View<'r> {
         own.unwrap_or(&self.header.rules)
     }
 
-    /// The slots that a phase's update promised to preserve: all of their sources are in its
-    /// manifest as such.
-    #[must_use]
-    pub fn preserved_by(&self, phase: &PhaseView<'_>) -> BTreeSet<&'r SlotName> {
-        let promised = phase.manifests.last().map(|seen| &seen.fact.explicitly_preserved);
-        let kept: BTreeSet<_> = promised.into_iter().flatten().collect();
-        if kept.is_empty() {
-            return BTreeSet::new();
-        }
-        let rules = self.header.rules.iter();
-        let (old, new): (Vec<_>, Vec<_>) = rules.partition(|rule| kept.contains(&rule.source));
-        let new: BTreeSet<_> = new.into_iter().map(|rule| &rule.slot).collect();
-        old.into_iter().map(|rule| &rule.slot).filter(|slot| !new.contains(slot)).collect()
-    }
-
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold
     /// load was seen to write where the catalogue has none.
     #[must_use]
@@ -378,6 +368,17 @@ impl<'r> View<'r> {
 
 fn seen<'r, T>(event: &Event, fact: &'r T) -> Seen<'r, T> {
     Seen { rank: event.rank, step: event.step, seq: event.seq, fact }
+}
+
+fn preserved_by<'r>(phase: &PhaseView<'r>, rules: &'r [SourceRule]) -> BTreeSet<&'r SlotName> {
+    let promised = phase.manifests.last().map(|seen| &seen.fact.explicitly_preserved);
+    let kept: BTreeSet<_> = promised.into_iter().flatten().collect();
+    if kept.is_empty() {
+        return BTreeSet::new();
+    }
+    let (old, new): (Vec<_>, Vec<_>) = rules.iter().partition(|rule| kept.contains(&rule.source));
+    let new: BTreeSet<_> = new.into_iter().map(|rule| &rule.slot).collect();
+    old.into_iter().map(|rule| &rule.slot).filter(|slot| !new.contains(slot)).collect()
 }
 
 fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {

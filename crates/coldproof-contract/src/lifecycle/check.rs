@@ -335,7 +335,7 @@ fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
     let view = case.view;
     let arm = case.arm_index(difference.arm);
     let phase = view.arms.get(arm).and_then(|arm| arm.phases.get(difference.phase_index));
-    phase.is_some_and(|phase| view.preserved_by(phase).contains(&difference.slot.slot))
+    phase.is_some_and(|phase| phase.preserved.contains(&difference.slot.slot))
 }
 
 /// The finding that says that this source never came, or reached no slot.

@@ -21,9 +21,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
                 configuration(case, (index, phase), arm, rank);
             }
         }
-        for phase in 1..arm.phases.len() {
-            launched::check(case, (index, phase), arm);
-        }
+        launched::check(case, index, arm);
     }
     for absence in &comparison.absences {
         absent(case, absence);
@@ -61,8 +59,8 @@ fn preserved(case: &Case<'_, '_>) -> u64 {
     for (arm, cold) in arms {
         for (index, phase) in arm.phases.iter().enumerate().filter(|(_, p)| p.from.is_some()) {
             let Some(before) = arm.earlier(index, phase.from) else { continue };
-            let promised = case.view.preserved_by(phase);
-            for (key, read) in phase.read_backs.iter().filter(|((_, n), _)| promised.contains(n)) {
+            let reads = phase.read_backs.iter();
+            for (key, read) in reads.filter(|((_, slot), _)| phase.preserved.contains(slot)) {
                 let parameter = phase.slots.get(key);
                 let parameter = parameter.is_some_and(|s| s.fact.slot_kind == SlotKind::Parameter);
                 let now = read.fact.content.filter(|_| parameter);

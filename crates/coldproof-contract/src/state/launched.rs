@@ -45,13 +45,19 @@ fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
     requests
 }
 
-/// Judges an update of one arm against what the arm launched before any.
-pub(super) fn check(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>) {
-    let after = &arm.phases[site.1];
-    if after.from.is_none() || after.refused {
-        return;
+/// Judges the updates of one arm against what the arm launched before any.
+pub(super) fn check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
+    let Some((first, others)) = arm.phases.split_first() else { return };
+    let before = requests(first);
+    for (phase_index, phase) in (1..).zip(others) {
+        if phase.from.is_some() && !phase.refused {
+            update(case, (index, phase_index), &before, phase);
+        }
     }
-    let (before, now) = (requests(&arm.phases[0]), requests(after));
+}
+
+fn update(case: &mut Case<'_, '_>, site: Site, before: &Requests<'_>, after: &PhaseView<'_>) {
+    let now = requests(after);
     // Of a request without a launch nothing was recorded.
     let recorded = |ran: &&Ran<'_>| !ran.kernels.is_empty() || !ran.graphs.is_empty();
     let pairs: Vec<(&Ran<'_>, &Ran<'_>)> = before
