@@ -157,7 +157,7 @@ impl Engine {
         delivered: &[String],
         preserved: &[String],
     ) -> Result<TransactionId, EngineError> {
-        let promise = Promise { delivered: delivered.to_vec(), preserved: preserved.to_vec() };
+        let promise = Promise { preserved: preserved.to_vec(), ..Promise::of(delivered) };
         self.command(|core| core.begin(&promise))
     }
 

@@ -11,7 +11,7 @@ use crate::ranks::{Failure, Worker};
 pub(crate) struct Promise {
     /// Sources that arrive; of none, everything that the model needs is promised, and none may be
     /// preserved.
-    pub(crate) delivered: Vec<String>,
+    pub(crate) delivered: BTreeSet<String>,
     /// Sources whose slots stay as they are: an update of whole slots, and not of all of them.
     pub(crate) preserved: Vec<String>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Promise {
 impl Promise {
     /// These sources, which are all that the model needs.
     pub(crate) fn of(delivered: &[String]) -> Self {
-        Self { delivered: delivered.to_vec(), preserved: Vec::new() }
+        Self { delivered: delivered.iter().cloned().collect(), preserved: Vec::new() }
     }
 }
 
@@ -42,16 +42,15 @@ impl Worker {
                 "the update would preserve sources and deliver none; name what it delivers".into(),
             );
         }
-        let sent: BTreeSet<&str> = delivered.iter().map(String::as_str).collect();
         if let Some(name) = preserved.iter().find(|name| !self.catalogue.knows(name)) {
             return refused(format!(
                 "no layer of this model has `{name}` to preserve; leave it out"
             ));
         }
-        if let Some(name) = preserved.iter().find(|name| sent.contains(name.as_str())) {
+        if let Some(name) = preserved.iter().find(|name| delivered.contains(*name)) {
             return refused(format!("`{name}` is to be delivered and to be preserved; choose one"));
         }
-        if let Some(name) = delivered.iter().find(|name| self.repeats_other(&sent, name)) {
+        if let Some(name) = delivered.iter().find(|name| self.repeats_other(delivered, name)) {
             return refused(format!(
                 "`{name}` is a second name of a tensor that is not delivered; deliver both"
             ));
@@ -79,7 +78,7 @@ impl Worker {
     }
 
     /// Whether a name only repeats a source that is not delivered.
-    fn repeats_other(&self, delivered: &BTreeSet<&str>, name: &str) -> bool {
+    fn repeats_other(&self, delivered: &BTreeSet<String>, name: &str) -> bool {
         let owner = self.catalogue.repeated_by(name);
         owner.is_some_and(|owner| !delivered.contains(owner))
     }

@@ -89,7 +89,7 @@ impl Core {
         if self.promise.delivered.is_empty() {
             return Ok(());
         }
-        let promised: BTreeSet<&String> = self.promise.delivered.iter().collect();
+        let promised = &self.promise.delivered;
         let stray = tensors.iter().find(|tensor| !promised.contains(&tensor.name));
         stray.map_or(Ok(()), |tensor| {
             let name = &tensor.name;

@@ -260,8 +260,11 @@ impl Catalogue {
     }
 
     /// Parts that these names fill.
-    pub(crate) fn parts_of(&self, names: &[String]) -> BTreeSet<PartId> {
-        let own = names.iter().filter_map(|name| self.sources.get(name));
+    pub(crate) fn parts_of<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n String>,
+    ) -> BTreeSet<PartId> {
+        let own = names.into_iter().filter_map(|name| self.sources.get(name));
         own.flat_map(|source| source.parts.iter().copied()).collect()
     }
 

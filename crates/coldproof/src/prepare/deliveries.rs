@@ -128,8 +128,8 @@ pub(super) fn partial(
     let (new, old): (Vec<_>, Vec<_>) = to.rules.iter().partition(|rule| sent.contains(&rule.slot));
     let names = |rules: Vec<&SourceRule>| rules.iter().map(|rule| rule.source.clone()).collect();
     let (new, old): (Vec<String>, Vec<String>) = (names(new), names(old));
-    let ties = to.tied().iter().filter(|tied| new.contains(&tied.target));
     let written: BTreeSet<&str> = new.iter().map(String::as_str).collect();
+    let ties = to.tied().iter().filter(|tied| written.contains(tied.target.as_str()));
     let is_new = |name: &str| {
         let owner = to.tied().iter().find(|tied| tied.source == name);
         written.contains(owner.map_or(name, |tied| &tied.target))
