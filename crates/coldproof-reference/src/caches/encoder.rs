@@ -49,15 +49,11 @@ impl EncoderCache {
         }
     }
 
-    /// Whether an entry is reached by weights of a generation.
-    fn reaches(&self, owner: &Owner, generation: Generation) -> bool {
-        self.invalidation == Invalidation::KeepUnkeyed || owner.generation == generation
-    }
-
     /// The entry that has an image's rows.
     pub(crate) fn find(&mut self, image: ImageId, current: Generation) -> Option<u32> {
+        let reaches = |made: Generation| self.invalidation.reaches(made, current);
         let has = |owner: &Option<Owner>| {
-            owner.as_ref().is_some_and(|o| o.image == image && self.reaches(o, current))
+            owner.is_some_and(|owner| owner.image == image && reaches(owner.generation))
         };
         let entry = self.owners.iter().position(has)?;
         if self.holders[entry] == 0 {
@@ -111,7 +107,8 @@ impl EncoderCache {
     /// Entries that a request at the acknowledged generation could reach.
     pub(crate) fn entries(&self) -> u64 {
         let owners = self.owners.iter().flatten();
-        owners.filter(|owner| self.reaches(owner, self.generation)).count() as u64
+        let reaches = |made: Generation| self.invalidation.reaches(made, self.generation);
+        owners.filter(|owner| reaches(owner.generation)).count() as u64
     }
 
     /// Entries reused since the last call.

@@ -22,6 +22,13 @@ pub(crate) enum Invalidation {
     KeepUnkeyed,
 }
 
+impl Invalidation {
+    /// Whether a request at generation `current` reaches an entry that `made` computed.
+    pub(super) fn reaches(self, made: Generation, current: Generation) -> bool {
+        self == Self::KeepUnkeyed || made == current
+    }
+}
+
 /// No block is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -164,9 +171,8 @@ impl KvBlocks {
 
     /// Entries that a request at the acknowledged generation could reach.
     pub(crate) fn entries(&self) -> u64 {
-        let unkeyed = self.invalidation == Invalidation::KeepUnkeyed;
-        let reachable = |generation: Generation| unkeyed || generation == self.generation;
-        self.keys.iter().flatten().filter(|(_, generation)| reachable(*generation)).count() as u64
+        let reaches = |made: Generation| self.invalidation.reaches(made, self.generation);
+        self.keys.iter().flatten().filter(|(_, made)| reaches(*made)).count() as u64
     }
 
     /// Blocks reused since the last call.

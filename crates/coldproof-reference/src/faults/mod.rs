@@ -138,6 +138,9 @@ pub struct FaultRow {
     pub object: &'static str,
     /// What goes wrong in models without it: the first of these that they have.
     pub others: &'static [&'static str],
+    /// Parameters of which a model must have one for the fault to have its object; none where any
+    /// model will do. What begins with a star is the end of a name.
+    pub needs: &'static [&'static str],
     /// The finding code that it must give.
     pub code: &'static str,
     /// The family that it is made for, or nothing where that is no matter.
@@ -154,42 +157,13 @@ pub struct FaultRow {
     pub twin: &'static str,
 }
 
-/// The slots that stand for an attention with keys and values of its own.
-const ATTENTION: &[&str] = &["*.qkv_proj.weight", "*.kv_b_proj.weight"];
-
 impl FaultRow {
-    /// Parameters of which a model must have one for this fault to have its object; none where any
-    /// model will do. What begins with a star is the end of a name.
-    #[must_use]
-    pub const fn needs(&self) -> &'static [&'static str] {
-        match self.id {
-            FaultId::F1_01 | FaultId::F3_05 => &["*.kv_b_proj.weight"],
-            FaultId::F1_05 | FaultId::F1_08 => &["*.o_proj.weight"],
-            FaultId::F2_01 => &["model.norm.weight", "*.norm_f.weight"],
-            FaultId::F3_01 | FaultId::R63 => &["*.experts.w13_weight"],
-            FaultId::F3_02 => &["*.mixer.D"],
-            FaultId::F3_06 => &["*.qkv_proj.weight"],
-            FaultId::F4_01 => &["*.mixer.conv1d.weight"],
-            FaultId::F4_02 => &["*.self_attn.o_proj.weight"],
-            FaultId::F6_02 => &["*.mlp.experts.w13_weight"],
-            FaultId::F7_02 => ATTENTION,
-            FaultId::F7_04 => &["backbone.layers.0.mixer.A_log"],
-            FaultId::F7_03 => &["multi_modal_projector.linear_1.weight"],
-            FaultId::F1_02
-            | FaultId::F4_03
-            | FaultId::F4_04
-            | FaultId::F4_06
-            | FaultId::F5_01
-            | FaultId::F6_01 => &[],
-        }
-    }
-
     /// The object in a model of these names: the first of its candidates that the model has.
     fn object_in(&self, names: &[String]) -> String {
         let candidates = std::iter::once(&self.object).chain(self.others);
-        let found = candidates
-            .filter_map(|wanted| names.iter().find(|name| is_called(name, wanted)).cloned());
-        found.into_iter().next().unwrap_or_else(|| self.object.to_owned())
+        let mut found =
+            candidates.filter_map(|wanted| names.iter().find(|name| is_called(name, wanted)));
+        found.next().map_or(self.object, String::as_str).to_owned()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Room 4: two names of one storage part, a buffer that no checkpoint holds is overwritten.
 
-use super::storage::copy;
+use super::storage::{copy, copy_back, load_beside};
 use super::{FaultId, Variant};
 use crate::loader::Source;
 use crate::ranks::{Failure, Worker};
@@ -17,16 +17,9 @@ pub(crate) fn split_alias(
     let mut aliases = slot.aliases.iter();
     let variant = aliases.find_map(|alias| worker.fault_on(FaultId::F4_01, &alias.0));
     let (Some(variant), Some(bound)) = (variant, slot.storage) else { return Ok(false) };
-    let new = worker.device.alloc(bound.region, bound.bytes, &slot.spec.name.0)?;
-    worker.slots[source.slot].storage = Some(new);
-    let steps = worker.pieces(source);
-    worker.write(name, source, &steps, bytes)?;
+    let new = load_beside(worker, &bound, (name, source), bytes)?;
     match (variant, slot.viewed) {
-        (Variant::Twin, _) => {
-            copy(worker, new.address, bound.address, bound.bytes)?;
-            worker.slots[source.slot].storage = Some(bound);
-            worker.device.free(new.storage)?;
-        }
+        (Variant::Twin, _) => copy_back(worker, source.slot, &new, bound)?,
         (Variant::Faulty, None) => worker.slots[source.slot].viewed = Some(bound),
         // Nothing views what the load before gave the slot.
         (Variant::Faulty, Some(_)) => worker.device.free(bound.storage)?,

@@ -113,18 +113,38 @@ pub(crate) fn rebind_parameter(
     let (Some(variant), Some(bound)) = (variant, worker.slots[source.slot].storage) else {
         return Ok(false);
     };
-    let new = worker.device.alloc(bound.region, bound.bytes, &slot)?;
+    let new = load_beside(worker, &bound, (name, source), bytes)?;
+    match variant {
+        Variant::Faulty => worker.device.free(bound.storage)?,
+        Variant::Twin => copy_back(worker, source.slot, &new, bound)?,
+    }
+    Ok(true)
+}
+
+/// Binds a new storage beside the one that is bound, and loads a source into it.
+pub(super) fn load_beside(
+    worker: &mut Worker,
+    bound: &Allocation,
+    (name, source): (&str, &Source),
+    bytes: &[u8],
+) -> Result<Allocation, Failure> {
+    let purpose = worker.slots[source.slot].spec.name.0.clone();
+    let new = worker.device.alloc(bound.region, bound.bytes, &purpose)?;
     worker.slots[source.slot].storage = Some(new);
     let steps = worker.pieces(source);
     worker.write(name, source, &steps, bytes)?;
-    let unused = match variant {
-        Variant::Faulty => bound,
-        Variant::Twin => {
-            copy(worker, new.address, bound.address, bound.bytes)?;
-            worker.slots[source.slot].storage = Some(bound);
-            new
-        }
-    };
-    worker.device.free(unused.storage)?;
-    Ok(true)
+    Ok(new)
+}
+
+/// Copies such a storage into the one that was bound before, binds that again and frees the new
+/// one.
+pub(super) fn copy_back(
+    worker: &mut Worker,
+    slot: SlotId,
+    new: &Allocation,
+    bound: Allocation,
+) -> Result<(), Failure> {
+    copy(worker, new.address, bound.address, bound.bytes)?;
+    worker.slots[slot].storage = Some(bound);
+    Ok(worker.device.free(new.storage)?)
 }

@@ -249,9 +249,9 @@ fn f6_02_keeps_the_old_experts_and_reports_success() {
     assert_ne!(seen.graph, Ok(cold));
 }
 
-#[test]
-fn f7_02_serves_keys_and_values_of_the_old_weights() {
-    let (seen, cold) = faulty(FaultId::F7_02);
+/// The weights are right, and so is what is computed without the cache.
+fn only_a_hit_is_wrong(fault: FaultId) {
+    let (seen, cold) = faulty(fault);
     assert!(seen.differing.is_empty() && seen.moved.is_empty() && seen.stale.is_empty());
     assert_eq!(seen.graph.as_ref(), Ok(&cold));
     assert_eq!(seen.eager.as_ref(), Ok(&cold), "without the cache it is right");
@@ -260,13 +260,13 @@ fn f7_02_serves_keys_and_values_of_the_old_weights() {
 }
 
 #[test]
+fn f7_02_serves_keys_and_values_of_the_old_weights() {
+    only_a_hit_is_wrong(FaultId::F7_02);
+}
+
+#[test]
 fn f7_04_starts_from_states_of_the_old_weights() {
-    let (seen, cold) = faulty(FaultId::F7_04);
-    assert!(seen.differing.is_empty() && seen.moved.is_empty() && seen.stale.is_empty());
-    assert_eq!(seen.graph.as_ref(), Ok(&cold));
-    assert_eq!(seen.eager.as_ref(), Ok(&cold), "without the cache it is right");
-    assert!(seen.cached.is_ok());
-    assert_ne!(seen.cached, Ok(cold));
+    only_a_hit_is_wrong(FaultId::F7_04);
 }
 
 #[test]

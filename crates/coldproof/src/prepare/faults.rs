@@ -70,7 +70,7 @@ pub(crate) fn fit(
     };
     let has = |row: &FaultRow| {
         let named = |rule: &SourceRule| {
-            row.needs().is_empty() || row.needs().iter().any(|need| is_called(&rule.slot.0, need))
+            row.needs.is_empty() || row.needs.iter().any(|need| is_called(&rule.slot.0, need))
         };
         let mut own = rules.iter().filter(|rule| named(rule));
         own.any(|rule| spelled(rule, row.spelling))
@@ -82,7 +82,7 @@ pub(crate) fn fit(
         format!(
             "{} needs `{}`, and this `{model}` has none",
             row.id,
-            row.needs().first().copied().unwrap_or(row.object)
+            row.needs.first().copied().unwrap_or(row.object)
         ),
         format!("leave --from and --to out, or give checkpoints that have it, as a `{family}` may"),
     ))
