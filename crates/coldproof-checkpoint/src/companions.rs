@@ -8,8 +8,9 @@ use crate::container::{sync_directory, write_whole};
 use crate::error::CheckpointError;
 
 /// Copied where they exist.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "config.json",
+    "draft_config.json",
     "preprocessor_config.json",
     "processor_config.json",
     "generation_config.json",

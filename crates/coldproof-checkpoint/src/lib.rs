@@ -7,6 +7,7 @@
 mod adapter;
 pub mod arch;
 mod companions;
+mod compose;
 mod container;
 mod digests;
 mod dtype;
@@ -23,6 +24,7 @@ mod widen;
 mod zeros;
 
 pub use adapter::{ADAPTER_FILES, Adapter};
+pub use compose::compose;
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
 };

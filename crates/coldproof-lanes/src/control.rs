@@ -73,8 +73,8 @@ fn control(
 
 fn replay(engine: &mut dyn EngineUnderTest, request: &GenerateRequest) -> Reply<Hex128> {
     // The first row is the eager prefill's; only the rest was replayed.
-    let Output { rows, .. } = engine.generate(request)?;
-    let replayed = rows.iter().skip(1);
+    let Output { rows, draft_rows, .. } = engine.generate(request)?;
+    let replayed = rows.iter().skip(1).chain(draft_rows.iter().skip(1));
     let bytes: Vec<u8> =
         replayed.flat_map(|(_, row)| row).flat_map(|value| value.to_bits().to_le_bytes()).collect();
     Ok(digest::content(&bytes))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
 use coldproof_contract::evidence::{
-    ApplicationFact, Fact, LogitsFact, LogitsRow, PhaseFact, StepFact, StepOutcome,
+    ApplicationFact, Fact, LogitsFact, LogitsRow, PhaseFact, RequestStage, StepFact, StepOutcome,
 };
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
@@ -236,16 +236,20 @@ impl<'a, 'p> Driver<'a, 'p> {
     }
 
     fn outputs(&mut self, request: &GenerateRequest, repeat: u32, batch: u32, output: &Output) {
-        let rows = output.rows.iter().map(|(position, row)| logits_row(*position, row)).collect();
-        let fact = LogitsFact {
-            request: request.name.clone(),
-            mode: request.mode.name().to_owned(),
-            adapter: request.adapter.clone(),
-            repeat,
-            batch,
-            rows,
-        };
-        self.record(Rank::default(), Fact::Logits(fact));
+        let drafts = Some(&output.draft_rows).filter(|rows| !rows.is_empty());
+        let drafts = drafts.map(|rows| (Some(RequestStage::Draft), rows));
+        for (stage, rows) in std::iter::once((None, &output.rows)).chain(drafts) {
+            let fact = LogitsFact {
+                request: request.name.clone(),
+                mode: request.mode.name().to_owned(),
+                adapter: request.adapter.clone(),
+                repeat,
+                stage,
+                batch,
+                rows: rows.iter().map(|(position, row)| logits_row(*position, row)).collect(),
+            };
+            self.record(Rank::default(), Fact::Logits(fact));
+        }
     }
 
     /// Direct access, for observation inside a step's closure or between steps.

@@ -134,6 +134,10 @@ pub struct Output {
     pub rows: Vec<(u32, Vec<f32>)>,
     /// The chosen tokens.
     pub greedy: Vec<u32>,
+    /// Where something drafts for the model: (position, logits) that it gives after the last token
+    /// of the prompt and after every token of `forced`.
+    #[serde(default)]
+    pub draft_rows: Vec<(u32, Vec<f32>)>,
 }
 
 /// What an engine can do.

@@ -45,8 +45,8 @@ pub struct Inputs {
     pub sentinel_plan: Option<SentinelPlan>,
     /// The new checkpoint under other names, where the family has other names.
     pub spellings: Vec<Delivery>,
-    /// Some slots of the new checkpoint, all others of the old one, label `M`.
-    pub partial: Option<Delivery>,
+    /// Some slots of the new checkpoint, all others of the old one: what partial updates deliver.
+    pub partial: Vec<Delivery>,
     /// Headers of all of them.
     pub headers: Vec<CheckpointHeader>,
     /// Where the catalogue expects every source.

@@ -20,13 +20,10 @@ pub const COLD_ROUTING: &str = "cold-b-routing";
 /// The arm that is a cold load of the base model with the new adapter.
 pub const COLD_ADAPTER: &str = "cold-adapter";
 
-/// The arm that is a cold load of what a partial update makes up.
-pub const COLD_PARTIAL: &str = "cold-m";
-
 /// Whether an arm is a cold load, in a process of its own.
 #[must_use]
 pub fn is_cold(arm: &str) -> bool {
-    [COLD, COLD_ROUTING, COLD_ADAPTER, COLD_PARTIAL].contains(&arm)
+    arm.starts_with("cold-")
 }
 
 /// Everything that a lane works with.

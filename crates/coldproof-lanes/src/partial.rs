@@ -5,15 +5,23 @@ use coldproof_contract::evidence::{ArmHeader, LaneName};
 
 use crate::census::capture;
 use crate::differential::serve_all;
-use crate::lane::{COLD_PARTIAL, Lane};
+use crate::inputs::Delivery;
+use crate::lane::Lane;
 use crate::session::{Order, load, look, update};
 
-/// A cold load of M, and a live engine that goes A>M, of which it is sent what A does not have.
+/// Of each mixed checkpoint a cold load, and a live engine that goes to it from A and is sent what A
+/// does not have.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
-    let Some(mixed) = &lane.inputs.partial else { return };
+    let inputs = lane.inputs;
+    inputs.partial.iter().for_each(|mixed| one(lane, mixed));
+}
+
+fn one(lane: &mut Lane<'_, '_>, mixed: &Delivery) {
+    let name = mixed.label.0.to_lowercase();
+    let (cold, live) = (format!("cold-{name}"), format!("partial-{name}"));
     let header =
         |arm, against| ArmHeader::new(arm, LaneName::Partial, lane.inputs.topology, against);
-    let (cold, live) = (header(COLD_PARTIAL, None), header("partial", Some(COLD_PARTIAL)));
+    let (cold, live) = (header(&cold, None), header(&live, Some(cold.as_str())));
     lane.arm(cold, |inputs, driver| {
         load(driver, mixed)?;
         capture(driver)?;

@@ -15,6 +15,7 @@ mod probe;
 mod promise;
 mod request;
 mod serve;
+mod speculate;
 mod update;
 
 use std::sync::Arc;

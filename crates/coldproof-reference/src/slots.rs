@@ -114,17 +114,30 @@ pub(crate) struct Unbound {
     pub(crate) slot: SlotName,
 }
 
-/// All slots of one rank.
+/// All slots of one rank, or those of one part of its model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
+    /// Slots of the parts before this one.
+    before: usize,
     slots: Vec<Slot>,
     by_name: BTreeMap<SlotName, SlotId>,
 }
 
 impl Slots {
+    /// None yet of a part whose slots come behind these.
+    pub(crate) fn behind(&self) -> Self {
+        Self { before: self.before + self.slots.len(), ..Self::default() }
+    }
+
+    /// Adds the slots of the part that comes next, under names of their own.
+    pub(crate) fn append(&mut self, part: Self) {
+        self.slots.extend(part.slots);
+        self.by_name.extend(part.by_name);
+    }
+
     /// Adds a slot without storage. A name that is declared twice keeps its first slot.
     pub(crate) fn declare(&mut self, spec: SlotSpec) -> SlotId {
-        let id = SlotId(self.slots.len());
+        let id = SlotId(self.before + self.slots.len());
         self.by_name.entry(spec.name.clone()).or_insert(id);
         self.slots.push(Slot {
             spec,
@@ -160,7 +173,7 @@ impl Slots {
 
     /// Ids in order of declaration.
     pub(crate) fn ids(&self) -> impl Iterator<Item = SlotId> + use<> {
-        (0..self.slots.len()).map(SlotId)
+        (self.before..self.before + self.slots.len()).map(SlotId)
     }
 
     /// The slot of that name or alias.
@@ -192,13 +205,13 @@ impl std::ops::Index<SlotId> for Slots {
 
     /// Ids come from [`Slots::declare`] alone and slots are never removed.
     fn index(&self, id: SlotId) -> &Slot {
-        &self.slots[id.0]
+        &self.slots[id.0 - self.before]
     }
 }
 
 impl std::ops::IndexMut<SlotId> for Slots {
     fn index_mut(&mut self, id: SlotId) -> &mut Slot {
-        &mut self.slots[id.0]
+        &mut self.slots[id.0 - self.before]
     }
 }
 

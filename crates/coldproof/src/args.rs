@@ -155,6 +155,16 @@ pub struct ProveArgs {
     /// Expert-parallel ranks.
     #[arg(long, value_name = "N")]
     pub ep: Option<u32>,
+    /// Let a draft model decode speculatively for the model: a small one is made. Both are one
+    /// checkpoint and one update.
+    #[arg(long)]
+    pub draft: bool,
+    /// The draft model that is served first.
+    #[arg(long, value_name = "DIR", conflicts_with = "draft")]
+    pub draft_from: Option<Utf8PathBuf>,
+    /// The draft model that it is updated to.
+    #[arg(long, value_name = "DIR", conflicts_with = "draft")]
+    pub draft_to: Option<Utf8PathBuf>,
     /// Deliver B as a sender at fault would: cut:COUNT, without:TENSOR, twice:TENSOR,
     /// stale-copy:TENSOR, extra:NAME, rename:OLD=NEW; or reversed or float32, which are no fault.
     /// The manifest promises all. May be given several times.
@@ -210,6 +220,7 @@ Examples:
   coldproof prove --from A --to B --lane differential --lane caches
   coldproof prove --from A --to B --require 1,2,3,transition --format json
   coldproof prove --fault F2.01 --lying
+  coldproof prove --from A --to B --draft-from small-A --draft-to small-B
   coldproof prove --engine vllm --from A --to B --require 2,3,6,7,transition
   coldproof prove --engine vllm --from A --to B --via transfer --known known.toml
 

@@ -19,6 +19,7 @@ use crate::settings::ProveSettings;
 
 mod adapters;
 mod deliveries;
+mod drafts;
 mod faults;
 mod pair;
 mod read;
@@ -36,8 +37,8 @@ const SMALL: u64 = 20_000_000;
 pub(crate) struct Prepared {
     /// What the run works on.
     pub(crate) inputs: Inputs,
-    from: Checkpoint,
-    to: Checkpoint,
+    /// Every checkpoint that was given.
+    given: Vec<Checkpoint>,
     adapters: Option<AdapterPair>,
     /// Holds made checkpoints until the run is over.
     _scratch: tempfile::TempDir,
@@ -49,7 +50,7 @@ impl Prepared {
     /// # Errors
     /// One of them changed.
     pub(crate) fn verify_unchanged(&self) -> Result<(), Failure> {
-        self.from.verify_unchanged().and_then(|()| self.to.verify_unchanged()).map_err(failure)?;
+        self.given.iter().try_for_each(Checkpoint::verify_unchanged).map_err(failure)?;
         self.adapters.as_ref().map_or(Ok(()), adapters::verify_unchanged)
     }
 }
@@ -71,7 +72,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let loader = if embedded { Loader::Embedded } else { Loader::Foreign };
     let rows = faults::rows(settings.engine.faults())?;
     let family = faults::family(&rows)?;
-    let (from, to) = checkpoints(settings, family, loader, &made)?;
+    let (from, to, given) = checkpoints(settings, family, loader, &made)?;
     if embedded {
         faults::fit(&rows, &to.rules, to.model.model_type())?;
     }
@@ -105,8 +106,8 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let p = delivery("P", &changed)?;
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
-    let partial = partial(settings, loader, (&from, &to), &made, &mut headers)?;
-    let lanes = lanes(settings, &to.model, partial.is_some(), &mut notes);
+    let partial = partial(settings, (&from, &to), &made, &mut headers)?;
+    let lanes = lanes(settings, &to.model, !partial.is_empty(), &mut notes);
     let inputs = Inputs {
         from: a,
         to: b,
@@ -130,24 +131,28 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         notes,
         environment: environment(&to.model, embedded),
     };
-    let (from, to) = (from.checkpoint, to.checkpoint);
-    Ok(Prepared { inputs, from, to, adapters, _scratch: scratch })
+    Ok(Prepared { inputs, given, adapters, _scratch: scratch })
 }
 
-/// A and B as they are read: those given, or a pair of that family.
+/// A and B as they are read: those given, or a pair of that family, each with its draft model where
+/// there is to be one; and what was read for them.
 fn checkpoints(
     settings: &ProveSettings,
     family: Option<&str>,
     loader: Loader,
     made: &Utf8Path,
-) -> Result<(Read, Read), Failure> {
+) -> Result<(Read, Read, Vec<Checkpoint>), Failure> {
     let (from, to) = match &settings.checkpoints {
         Some((from, to)) => (from.clone(), to.clone()),
         None => pair::make(family.unwrap_or("qwen3_moe"), settings.seed, made)?,
     };
     let (from, to) = (read(&from, loader)?, read(&to, loader)?);
     same_model(&from, &to)?;
-    Ok((from, to))
+    let given = vec![from.checkpoint.clone(), to.checkpoint.clone()];
+    match &settings.draft {
+        None => Ok((from, to, given)),
+        Some(draft) => drafts::with(draft, (&from, &to), (settings.seed, made), given),
+    }
 }
 
 /// The lanes to run. Where no source has a place, no origin can be wrong; where nothing can be

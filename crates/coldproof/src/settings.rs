@@ -23,6 +23,8 @@ pub(crate) fn everything() -> Vec<RequiredItem> {
 pub(crate) struct ProveSettings {
     /// The two checkpoints; absent where a pair is to be made.
     pub(crate) checkpoints: Option<(Utf8PathBuf, Utf8PathBuf)>,
+    /// The draft models beside them.
+    pub(crate) draft: Option<DraftSettings>,
     /// Tensor-parallel ranks; absent where that was left open.
     pub(crate) tp: Option<u32>,
     /// Pipeline stages.
@@ -51,6 +53,15 @@ pub(crate) struct ProveSettings {
     pub(crate) deadline_ms: u64,
     /// How the verdict is printed.
     pub(crate) format: Format,
+}
+
+/// Two draft models.
+#[derive(Clone, Debug)]
+pub(crate) enum DraftSettings {
+    /// A pair is to be made.
+    Made,
+    /// These folders.
+    Given(Utf8PathBuf, Utf8PathBuf),
 }
 
 /// Two adapters, and how one takes the other's name.
@@ -128,6 +139,7 @@ impl ProveSettings {
         })?;
         Ok(Self {
             checkpoints,
+            draft: draft(args, engine.is_embedded())?,
             tp,
             pp,
             ep,
@@ -195,6 +207,24 @@ fn engine(args: &ProveArgs) -> Result<EngineSettings, Failure> {
         via: via.unwrap_or_default(),
         options: options(&args.engine_args)?,
     })
+}
+
+/// Draft models of the embedded engine.
+fn draft(args: &ProveArgs, embedded: bool) -> Result<Option<DraftSettings>, Failure> {
+    let draft = match (&args.draft_from, &args.draft_to) {
+        (Some(from), Some(to)) => Some(DraftSettings::Given(from.clone(), to.clone())),
+        (Some(_), None) => return Err(one_alone("--draft-from", "--draft-to", "")),
+        (None, Some(_)) => return Err(one_alone("--draft-to", "--draft-from", "")),
+        (None, None) => args.draft.then_some(DraftSettings::Made),
+    };
+    if draft.is_some() && !embedded {
+        return Err(Failure::usage(
+            "--draft",
+            "a draft model is an option of the embedded engine",
+            "leave it out; --engine-arg speculative_config={…} gives vLLM one, which no lane sees",
+        ));
+    }
+    Ok(draft)
 }
 
 /// Ranks along each axis.

@@ -3,7 +3,7 @@
 use coldproof_contract::routing::{SourceRule, Stage};
 use coldproof_contract::words::Dtype;
 
-use super::{ModelConfig, decoder, llava};
+use super::{ModelConfig, decoder, llava, mtp};
 
 /// Sources that a checkpoint of one model must hold, in the order of the model: embedding, layers,
 /// final norm, head.
@@ -77,7 +77,7 @@ impl Group {
     }
 
     /// The same sources, held by these pipeline stages.
-    fn on(mut self, stage: Stage) -> Self {
+    pub(super) fn on(mut self, stage: Stage) -> Self {
         let spellings = self.spellings.iter_mut();
         spellings.flat_map(|spelling| &mut spelling.rules).for_each(|rule| rule.stage = stage);
         self
@@ -89,9 +89,13 @@ impl Catalogue {
     #[must_use]
     pub fn of(config: &ModelConfig) -> Self {
         let text = Self::of_text(config);
-        match &config.vision {
+        let own = match &config.vision {
             None => text,
             Some(vision) => llava::catalogue(config, vision, text),
+        };
+        match &config.draft {
+            None => own,
+            Some(draft) => own.with_draft(Self::of(draft)),
         }
     }
 
@@ -104,6 +108,7 @@ impl Catalogue {
             groups.extend(of_layer.into_iter().map(|group| group.on(stage)));
         }
         groups.push(Group::plain(decoder::final_norm(config)).on(Stage::Last));
+        groups.extend(mtp::groups(config));
         let head = decoder::head(config);
         if config.tied {
             let target = decoder::embedding(config).source;

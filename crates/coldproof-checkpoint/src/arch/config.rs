@@ -5,7 +5,7 @@ use camino::Utf8Path;
 use coldproof_contract::words::Dtype;
 use serde::{Deserialize, Serialize};
 
-use crate::container::{CONFIG_NAME, read_small};
+use crate::container::{CONFIG_NAME, Checkpoint, DRAFT_CONFIG_NAME, read_small};
 use crate::error::{CheckpointError, Fault};
 use crate::json;
 
@@ -63,6 +63,12 @@ pub struct ModelConfig {
     pub state_space: Option<StateSpace>,
     /// What each layer is, where it is one mixer behind one norm; else none.
     pub mixers: Vec<Mixer>,
+    /// Layers behind the others that predict one token further each (MTP), numbered on.
+    pub mtp_layers: u64,
+    /// The draft model whose weights lie among the model's own, behind [`DRAFT`].
+    ///
+    /// [`DRAFT`]: super::DRAFT
+    pub draft: Option<Box<Self>>,
 }
 
 /// What a dense gate goes through.
@@ -133,7 +139,27 @@ impl ModelConfig {
         if let Some(vision) = &mut config.vision {
             vision.processor = Processor::beside(directory, vision.channels)?;
         }
+        let mtp = config.mtp_layers > 0;
+        if let Some(checkpoint) = mtp.then(|| Checkpoint::open(directory).ok()).flatten() {
+            config = config.fitted(&checkpoint);
+        }
+        let path = directory.join(DRAFT_CONFIG_NAME);
+        if path.is_file() {
+            let (text, _) = read_small(&path)?;
+            let draft = Self::parse(&text).and_then(|draft| config.drafted_by(draft));
+            config = draft.map_err(|error| CheckpointError::file(&path, Fault::Config(error)))?;
+        }
         Ok(config)
+    }
+
+    /// Without the layers that predict further tokens where a checkpoint has no tensor of them:
+    /// configurations say that there are some whether or not they were saved.
+    #[must_use]
+    pub fn fitted(mut self, checkpoint: &Checkpoint) -> Self {
+        if !checkpoint.tensors().keys().any(|source| self.is_draft(source)) {
+            self.mtp_layers = 0;
+        }
+        self
     }
 
     /// Reads the text of a `config.json`.
@@ -228,6 +254,11 @@ impl ModelConfig {
             vision: None,
             state_space: None,
             mixers: Vec::new(),
+            mtp_layers: match family {
+                Family::DeepseekV3 => fields.count("num_nextn_predict_layers")?.unwrap_or(0),
+                _ => 0,
+            },
+            draft: None,
         })
     }
 
@@ -327,7 +358,8 @@ impl ModelConfig {
         }
         let experts = self.moe.as_ref().map_or(0, |moe| u128::from(moe.experts));
         let tower = self.vision.as_ref().map_or(0, |vision| u128::from(vision.layers));
-        let sources = u128::from(self.layers) * (18 + 3 * experts) + tower * 16;
+        let layers = u128::from(self.layers) + u128::from(self.mtp_layers);
+        let sources = layers * (18 + 3 * experts) + tower * 16;
         if sources > SOURCES_MAX {
             let reason = format!("the model would have {sources} sources, above {SOURCES_MAX}");
             return size("num_hidden_layers", self.layers, reason);
@@ -369,7 +401,9 @@ impl ModelConfig {
         let layer = attention + rows * wide(self.hidden_size);
         let tower = self.vision.as_ref().map_or(0, Vision::parameters);
         let tables = 2 * wide(self.vocab_size) * wide(self.hidden_size);
-        layer * wide(self.layers) + tables + tower
+        let further = (layer + tables + 2 * wide(self.hidden_size) * wide(self.hidden_size))
+            * wide(self.mtp_layers);
+        layer * wide(self.layers) + further + tables + tower
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn head(config: &ModelConfig) -> SourceRule {
     vocabulary(config, ["lm_head.weight"; 2])
 }
 
-fn vocabulary(config: &ModelConfig, [source, slot]: [&str; 2]) -> SourceRule {
+pub(super) fn vocabulary(config: &ModelConfig, [source, slot]: [&str; 2]) -> SourceRule {
     let sharding = Sharding::Vocabulary { multiple: VOCABULARY_MULTIPLE };
     let shape = [config.vocab_size, config.hidden_size];
     rule(config, source.to_owned(), &shape, slot.to_owned(), sharding)

@@ -1,8 +1,5 @@
 //! `deepseek_v3`: latent attention, dense first layers, and experts that are chosen by groups, with
 //! others that every token takes.
-//!
-//! The layers that predict further tokens (`model.layers.{num_hidden_layers}.*` and on) are not
-//! computed, and no rule takes their sources.
 
 use coldproof_contract::routing::Sharding;
 use serde::{Deserialize, Serialize};

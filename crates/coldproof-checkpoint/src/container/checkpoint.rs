@@ -19,6 +19,8 @@ pub(super) const SINGLE_NAME: &str = "model.safetensors";
 pub(crate) const ADAPTER_NAME: &str = "adapter_model.safetensors";
 /// File name of the model's configuration.
 pub(crate) const CONFIG_NAME: &str = "config.json";
+/// File name of the configuration of a draft model whose weights lie among the model's own.
+pub(crate) const DRAFT_CONFIG_NAME: &str = "draft_config.json";
 /// File names of what says how images are prepared, the usual one first.
 pub(crate) const PROCESSOR_NAMES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
@@ -43,7 +45,7 @@ impl Checkpoint {
     pub fn open(directory: &Utf8Path) -> Result<Self, CheckpointError> {
         let present = list(directory)?;
         // Its content is not read here: a checkpoint without one, or with another, opens.
-        let names = [CONFIG_NAME].into_iter().chain(PROCESSOR_NAMES);
+        let names = [CONFIG_NAME, DRAFT_CONFIG_NAME].into_iter().chain(PROCESSOR_NAMES);
         let there = |name| Some((name, std::fs::metadata(directory.join(name)).ok()?));
         let config = names.filter_map(there);
         let config = config.map(|(name, metadata)| (name, FileIdentity::of(&metadata))).collect();

@@ -18,7 +18,7 @@ fn every_fixture_opens_and_accounts_cleanly() {
         assert!(accounting.redundant_alias.is_empty());
         assert_eq!(config.tied, ["gemma3", "gemma3_global", "llama_tied"].contains(&family));
         let model_type = match family {
-            "deepseek_v3_yarn" => "deepseek_v3",
+            "deepseek_v3_mtp" | "deepseek_v3_yarn" => "deepseek_v3",
             "gemma3" | "gemma3_global" => "gemma3_text",
             "llama_tied" => "llama",
             other => other,

@@ -14,6 +14,7 @@ pub(crate) fn fixtures() -> Utf8PathBuf {
 pub(crate) fn all_fixtures() -> Vec<(&'static str, Utf8PathBuf)> {
     [
         "deepseek_v3",
+        "deepseek_v3_mtp",
         "deepseek_v3_yarn",
         "gemma3",
         "gemma3_global",

@@ -15,10 +15,11 @@ const PREFIX_KV: &str = "prefix-kv";
 /// How names of caches begin that save rows of a prompt whose beginning is known.
 const PREFIX: &str = "prefix-";
 /// What a request goes through, with the cache that may serve it.
-const CACHES: [(Option<RequestStage>, &str); 3] = [
+const CACHES: [(Option<RequestStage>, &str); 4] = [
     (None, PREFIX_KV),
     (Some(RequestStage::Encoder), "encoder"),
     (Some(RequestStage::Processor), PROCESSOR),
+    (Some(RequestStage::Draft), "draft-kv"),
 ];
 /// The one that reads no weight.
 const PROCESSOR: &str = "processor";
@@ -55,7 +56,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     adapters::check(case);
 }
 
-fn proven([model, encoder, processor]: [u64; CACHES.len()]) -> String {
+fn proven([model, encoder, processor, draft]: [u64; CACHES.len()]) -> String {
     let mut text = format!(
         "{model} cached rows served on the old generation; after the update every row was \
          computed again"
@@ -68,6 +69,9 @@ fn proven([model, encoder, processor]: [u64; CACHES.len()]) -> String {
             "; {processor} rows were served from the processor's cache, which reads no weight and \
              is kept"
         );
+    }
+    if draft > 0 {
+        text += &format!("; so were {draft} rows that the draft's cache had served");
     }
     text
 }
@@ -112,6 +116,8 @@ fn saved(phase: &PhaseView<'_>, (first, again): Asked<'_, '_>, stage: Option<Req
     let recorded = match stage {
         // A launch trace without a row was not recorded: even a whole hit computes its last row.
         None => model(again) > 0,
+        // A block of what drafts lies beside one of the model.
+        Some(RequestStage::Draft) => model(again) > 0,
         // Where the model computed fewer rows, its own cache may have spared the stage.
         Some(_) => model(again) > 0 && model(again) == model(first.step),
     };
@@ -133,6 +139,10 @@ fn arm_check(
     let asked: Vec<Asked<'_, '_>> = asked(before).into_iter().filter(through).collect();
     let (hit, missed): (Vec<_>, Vec<_>) =
         asked.into_iter().partition(|asked| saved(before, *asked, stage) > 0);
+    // What drafts may compute everything again: a cache of it is one that the engine names.
+    if hit.is_empty() && stage == Some(RequestStage::Draft) && !declares(before, cache) {
+        return 0;
+    }
     if hit.is_empty() {
         let what = stage.map_or(String::new(), |_| format!(" `{cache}`"));
         case.cover(Room::Caches).undecided.extend(missed.iter().map(|(first, _)| {
@@ -140,7 +150,7 @@ fn arm_check(
         }));
         return 0;
     }
-    if stage.is_some() && !before.caches.iter().any(|seen| seen.fact.cache == cache) {
+    if stage.is_some() && !declares(before, cache) {
         let text = format!("the engine does not say that it has a cache `{cache}`, and it was hit");
         case.cover(Room::Caches).undecided.insert(text);
     }
@@ -152,6 +162,11 @@ fn arm_check(
         }
     }
     hit.into_iter().map(|asked| saved(before, asked, stage)).sum()
+}
+
+/// Whether the engine says that it has a cache of that name.
+fn declares(phase: &PhaseView<'_>, cache: &str) -> bool {
+    phase.caches.iter().any(|seen| seen.fact.cache == cache)
 }
 
 /// A request that hit a cache on the old generation, after an update.

@@ -193,7 +193,7 @@ pub struct NodeFact {
     pub args: Vec<ArgFact>,
 }
 
-/// What is computed for a request before the model, each kept in a cache of its own.
+/// What is computed for a request beside the model, each kept in a cache of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestStage {
@@ -201,6 +201,8 @@ pub enum RequestStage {
     Processor,
     /// An image's embeddings as the model takes them.
     Encoder,
+    /// Drafts of speculative decoding, by a draft model or a layer that predicts further tokens.
+    Draft,
 }
 
 /// Kernels that ran within one request.
@@ -407,6 +409,9 @@ pub struct LogitsFact {
     pub adapter: Option<String>,
     /// Which repeat of the request within the phase, from 0.
     pub repeat: u32,
+    /// The stage whose logits these are; absent: the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<RequestStage>,
     /// How many requests were decoded together, this one among them.
     #[serde(default = "alone", skip_serializing_if = "is_alone")]
     pub batch: u32,

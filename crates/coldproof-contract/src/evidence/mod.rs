@@ -26,7 +26,7 @@ pub use header::{
 };
 pub use provenance::{Claimed, Observed, Provenance};
 pub use record::{Record, RecordError};
-pub use view::{ArmView, PhaseView, Seen, SlotKey, StepView, View};
+pub use view::{Answers, ArmView, PhaseView, Seen, SlotKey, StepView, View};
 
 /// The format version on line 1 of an evidence file.
 pub const SCHEMA: &str = "coldproof.evidence/1";

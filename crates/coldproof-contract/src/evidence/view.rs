@@ -52,6 +52,9 @@ pub struct StepView {
 /// A slot on a rank.
 pub type SlotKey<'r> = (Rank, &'r SlotName);
 
+/// Answers to requests, by name, mode and a number.
+pub type Answers<'r> = BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>;
+
 /// What happened under one label of an arm.
 #[derive(Debug, Default)]
 pub struct PhaseView<'r> {
@@ -102,9 +105,11 @@ pub struct PhaseView<'r> {
     /// Such slots in a cold load's order.
     pub reordered: BTreeMap<SlotKey<'r>, Observed<Seen<'r, ReorderedFact>>>,
     /// Outputs of requests that were decoded alone, by (request, mode, repeat).
-    pub logits: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
+    pub logits: Answers<'r>,
     /// Outputs of requests that were decoded together, by (request, mode, batch).
-    pub batched: BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>,
+    pub batched: Answers<'r>,
+    /// What was drafted for requests that were decoded alone, by (request, mode, repeat).
+    pub drafts: Answers<'r>,
     /// Captured graphs, as counted again.
     pub censuses: Vec<Observed<Seen<'r, CensusFact>>>,
     /// Slots that got no positive control.
@@ -459,10 +464,14 @@ fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
         }
         Fact::Logits(fact) => {
             let (request, mode) = (fact.request.as_str(), fact.mode.as_str());
-            match fact.batch {
-                1 => phase.logits.insert((request, mode, fact.repeat), Observed(seen(event, fact))),
-                batch => phase.batched.insert((request, mode, batch), Observed(seen(event, fact))),
+            let (answers, number) = match (&fact.stage, fact.batch) {
+                (None, 1) => (&mut phase.logits, fact.repeat),
+                (None, batch) => (&mut phase.batched, batch),
+                (Some(_), 1) => (&mut phase.drafts, fact.repeat),
+                // Drafts are of one sequence, whatever is decoded beside it.
+                (Some(_), _) => return,
             };
+            answers.insert((request, mode, number), Observed(seen(event, fact)));
         }
         Fact::Census(fact) => phase.censuses.push(Observed(seen(event, fact))),
         Fact::Control(fact) => phase.controls.push(Observed(seen(event, fact))),

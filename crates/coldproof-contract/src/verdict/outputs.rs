@@ -22,9 +22,9 @@ pub(super) struct Compared {
 /// The largest difference between repeats of one request within one of these phases.
 pub(super) fn noise<'v, 'r: 'v>(phases: impl Iterator<Item = &'v PhaseView<'r>>) -> f64 {
     let mut noise: f64 = 0.0;
-    for phase in phases {
-        for ((request, mode, _), seen) in &phase.logits {
-            let Some(first) = phase.logits.get(&(*request, *mode, 0)) else { continue };
+    for answers in phases.flat_map(|phase| [&phase.logits, &phase.drafts]) {
+        for ((request, mode, _), seen) in answers {
+            let Some(first) = answers.get(&(*request, *mode, 0)) else { continue };
             // A cache hit may leave out rows of the prompt; rows of one position are one row.
             noise = noise.max(common(&first.fact.rows, &seen.fact.rows).1);
         }
@@ -104,13 +104,16 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
     let same = cold.and_then(|cold| cold.phases.iter().rev().find(|cold| cold.at == at));
     let Some(reference) = same.or_else(|| arm.earlier(site.1, phase.at)) else { return compared };
     let tolerance = tolerance(arm, cold);
-    for ((request, mode, _), seen) in &phase.logits {
-        match reference.logits.get(&(*request, *mode, 0)) {
-            Some(wanted) => {
-                let rows = pair(case, site, (wanted, seen), tolerance, &mut compared);
-                compared.rows += rows;
+    for (found, wanted) in [(&phase.logits, &reference.logits), (&phase.drafts, &reference.drafts)]
+    {
+        for ((request, mode, _), seen) in found {
+            match wanted.get(&(*request, *mode, 0)) {
+                Some(wanted) => {
+                    let rows = pair(case, site, (wanted, seen), tolerance, &mut compared);
+                    compared.rows += rows;
+                }
+                None => drop(compared.gaps.insert(unmatched(case, site, seen.fact))),
             }
-            None => drop(compared.gaps.insert(unmatched(case, site, seen.fact))),
         }
     }
     let spread = tolerance.max(spread(reference));
@@ -208,6 +211,7 @@ fn unmatched(case: &Case<'_, '_>, site: Site, fact: &LogitsFact) -> String {
 pub(super) fn name(fact: &LogitsFact) -> String {
     let LogitsFact { request, mode, .. } = fact;
     match fact.batch {
+        1 if fact.stage.is_some() => format!("`{request}` ({mode}, drafted)"),
         1 => format!("`{request}` ({mode})"),
         batch => format!("`{request}` ({mode}, {batch} together)"),
     }
@@ -227,8 +231,13 @@ pub(super) fn unserved(case: &Case<'_, '_>, site: Site) -> Vec<String> {
     let rows = |seen: Option<&Observed<Seen<'_, LogitsFact>>>| {
         seen.is_some_and(|seen| !seen.fact.rows.is_empty())
     };
-    let alone = before.logits.iter().filter(|(key, _)| {
-        key.2 == 0 && rows(cold.logits.get(key)) && !rows(phase.logits.get(key))
+    let answers = [
+        (&before.logits, &cold.logits, &phase.logits),
+        (&before.drafts, &cold.drafts, &phase.drafts),
+    ];
+    let alone = answers.into_iter().flat_map(|(before, cold, now)| {
+        let lost = |key| rows(cold.get(key)) && !rows(now.get(key));
+        before.iter().filter(move |(key, _)| key.2 == 0 && lost(*key))
     });
     let together = before
         .batched

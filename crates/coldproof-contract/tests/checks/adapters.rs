@@ -65,7 +65,15 @@ impl Arm<'_> {
         };
         let (mode, rows) = ("eager".to_owned(), vec![row(70), row(71)]);
         let adapter = with.map(|_| NAME.to_owned());
-        self.fact(Fact::Logits(LogitsFact { request, mode, adapter, repeat, batch: 1, rows }));
+        self.fact(Fact::Logits(LogitsFact {
+            request,
+            mode,
+            adapter,
+            repeat,
+            stage: None,
+            batch: 1,
+            rows,
+        }));
     }
 }
 

@@ -6,6 +6,7 @@ mod adapters;
 mod caches;
 mod deliveries;
 mod derived;
+mod drafts;
 mod exercised;
 mod fuzz;
 mod images;

@@ -16,7 +16,7 @@ fn row(request: &str, at: &str, position: u32) -> LogitsRow {
 fn served(at: &str, batch: u32) -> Fact {
     let (request, mode) = ("row-0".to_owned(), "graph".to_owned());
     let rows = (0..4).map(|position| row(&request, at, position)).collect();
-    Fact::Logits(LogitsFact { request, mode, adapter: None, repeat: 0, batch, rows })
+    Fact::Logits(LogitsFact { request, mode, adapter: None, repeat: 0, stage: None, batch, rows })
 }
 
 /// A correct run whose cold load serves a request alone and in a batch, and whose composite lane

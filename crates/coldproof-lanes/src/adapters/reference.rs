@@ -88,7 +88,7 @@ fn shown(image: &Image) -> reference::Image {
 }
 
 fn answered(output: reference::Output) -> Output {
-    Output { rows: output.rows, greedy: output.greedy }
+    Output { rows: output.rows, greedy: output.greedy, draft_rows: output.draft_rows }
 }
 
 impl Engine for Reference {

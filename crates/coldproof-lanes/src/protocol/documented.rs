@@ -202,7 +202,7 @@ fn errors() -> Vec<EngineError> {
 }
 
 fn answers() -> Vec<Answer> {
-    let output = OutputBits { rows: vec![], greedy: vec![] };
+    let output = OutputBits { rows: vec![], greedy: vec![], draft_rows: vec![] };
     vec![
         Answer::Done,
         Answer::Failed { error: errors().remove(0) },

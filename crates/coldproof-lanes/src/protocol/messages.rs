@@ -73,20 +73,29 @@ pub struct OutputBits {
     pub rows: Vec<(u32, Vec<u32>)>,
     /// The chosen tokens.
     pub greedy: Vec<u32>,
+    /// As [`Output::draft_rows`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draft_rows: Vec<(u32, Vec<u32>)>,
 }
 
 impl From<Output> for OutputBits {
     fn from(output: Output) -> Self {
         let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
-        let rows = output.rows.into_iter().map(|(position, row)| (position, bits(row)));
-        Self { rows: rows.collect(), greedy: output.greedy }
+        let rows = |rows: Vec<(u32, Vec<f32>)>| {
+            rows.into_iter().map(|(position, row)| (position, bits(row))).collect()
+        };
+        let Output { rows: own, greedy, draft_rows } = output;
+        Self { rows: rows(own), greedy, draft_rows: rows(draft_rows) }
     }
 }
 
 impl From<OutputBits> for Output {
     fn from(output: OutputBits) -> Self {
         let row = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
-        let rows = output.rows.into_iter().map(|(position, bits)| (position, row(bits)));
-        Self { rows: rows.collect(), greedy: output.greedy }
+        let rows = |rows: Vec<(u32, Vec<u32>)>| {
+            rows.into_iter().map(|(position, bits)| (position, row(bits))).collect()
+        };
+        let OutputBits { rows: own, greedy, draft_rows } = output;
+        Self { rows: rows(own), greedy, draft_rows: rows(draft_rows) }
     }
 }

@@ -82,17 +82,12 @@ pub(super) fn adapted_sources<'a>(
 
 impl Sites {
     /// The sites of these slots.
-    pub(crate) fn of(
-        dims: &Dims,
-        slots: &Slots,
-        catalogue: &Catalogue,
-        adapted: &[SlotId],
-    ) -> Self {
+    pub(crate) fn of(slots: &Slots, catalogue: &Catalogue, adapted: &[SlotId]) -> Self {
         let mut sites = Self::default();
         let mut known: BTreeMap<(SlotId, u64), usize> = BTreeMap::new();
         for (module, source) in adapted_sources(catalogue, adapted) {
             // A weight of two axes goes to one place on each rank.
-            for step in moves(&source.target, &source.shape, dims.heads(), source.shard) {
+            for step in moves(&source.target, &source.shape, source.shard) {
                 let (slot_rows, place) = match step.slot.0.as_slice() {
                     [rows, _] => (*rows, 0),
                     [expert, rows, _] => (*rows, expert.start as usize),

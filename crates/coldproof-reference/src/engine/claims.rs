@@ -29,13 +29,14 @@ impl Core {
     }
 
     /// Every cache, with what its entries are valid for. One table holds for keys, values and
-    /// states: a block that is known has all of them from the same forward.
+    /// states, of the model and of what drafts for it: a block that is known has all of them.
     fn caches(&mut self) -> Vec<CacheFact> {
         let attends = self.dims.attends.then_some("prefix-kv");
         let recurs = self.dims.state_space.as_ref().map(|_| "prefix-state");
         let (generation, entries) = (self.blocks.generation(), self.blocks.entries());
         let hits = self.blocks.take_hits();
-        let blocks = attends.into_iter().chain(recurs).map(|cache| CacheFact {
+        let drafts = self.dims.drafts().map(|_| "draft-kv");
+        let blocks = attends.into_iter().chain(recurs).chain(drafts).map(|cache| CacheFact {
             cache: cache.to_owned(),
             generation,
             entries,

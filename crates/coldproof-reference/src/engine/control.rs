@@ -5,6 +5,7 @@ use coldproof_contract::words::{Generation, Policy};
 
 use super::EngineError;
 use super::core::Core;
+use crate::ranks::Worker;
 
 /// The most requests of one batch that a captured graph holds.
 pub const BATCH_MAX: u32 = 4;
@@ -25,6 +26,7 @@ impl Core {
             self.captured.push(rows);
             self.graphs.capture_sizes.push(rows);
         }
+        self.each(Worker::capture_draft)?;
         Ok(())
     }
 

@@ -41,7 +41,8 @@ pub struct GenerateRequest {
     pub use_encoder_cache: bool,
     /// The name of the adapter that it is served with; nothing for the base model.
     pub adapter: Option<String>,
-    /// Tokens that the model then chooses: the largest logit, of equals the lowest token.
+    /// Tokens that the model then chooses: the largest logit, of equals the lowest token. Where
+    /// something drafts, they are those that the model verified.
     pub greedy_tokens: usize,
 }
 
@@ -52,4 +53,7 @@ pub struct Output {
     pub rows: Vec<(u32, Vec<f32>)>,
     /// Tokens that the model chose.
     pub greedy: Vec<u32>,
+    /// What drafts for the model says of the token after the prompt and after each forced token, by
+    /// the position of that token; none where nothing drafts.
+    pub draft_rows: Vec<(u32, Vec<f32>)>,
 }

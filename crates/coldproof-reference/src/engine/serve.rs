@@ -1,27 +1,27 @@
 //! Requests: a prompt at once, then one token a step for all of a batch.
 
-use std::sync::Arc;
-
 use super::EngineError;
 use super::adapters::{by_adapter, replays};
 use super::core::Core;
 use super::images::HeldImage;
 use super::request::{GenerateRequest, Mode, Output};
+use super::speculate::Draft;
 use crate::caches::{OutOfBlocks, symbols};
-use crate::ranks::Step;
+use crate::ranks::{Computed, Failure, Step, Worker};
 
 /// A request that is being served.
-struct Active<'a> {
-    request: &'a GenerateRequest,
+pub(super) struct Active<'a> {
+    pub(super) request: &'a GenerateRequest,
     /// Tokens whose keys and values are computed.
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     /// The blocks that hold them.
-    blocks: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
     /// The entries that hold its images' rows.
     images: Vec<HeldImage>,
     /// Logits after the last of them.
-    last: Vec<f32>,
-    output: Output,
+    pub(super) last: Vec<f32>,
+    pub(super) draft: Draft,
+    pub(super) output: Output,
 }
 
 impl Active<'_> {
@@ -39,10 +39,15 @@ impl Active<'_> {
         (self.output.greedy.len() < self.request.greedy_tokens).then_some(token)
     }
 
+    /// Whether all forced tokens are computed, so that the model chooses what follows.
+    fn chooses(&self) -> bool {
+        self.tokens.len() >= self.request.prompt.len() + self.request.forced.len()
+    }
+
     /// Takes in the logits after token `token`.
-    fn advance(&mut self, token: u32, logits: Vec<f32>) {
+    pub(super) fn advance(&mut self, token: u32, logits: Vec<f32>) {
         let position = self.tokens.len() as u32;
-        if self.tokens.len() < self.request.prompt.len() + self.request.forced.len() {
+        if !self.chooses() {
             self.output.rows.push((position, logits.clone()));
         }
         self.tokens.push(token);
@@ -51,7 +56,7 @@ impl Active<'_> {
 }
 
 /// The token of the largest logit, of equals the lowest.
-fn largest(logits: &[f32]) -> u32 {
+pub(super) fn largest(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
         if logit > best.1 {
@@ -84,6 +89,7 @@ impl Core {
                 blocks: Vec::new(),
                 images: Vec::new(),
                 last: Vec::new(),
+                draft: Draft::default(),
                 output: Output::default(),
             })
             .collect();
@@ -92,7 +98,7 @@ impl Core {
             let request = sequence.request;
             let vision = self.dims.vision.as_ref();
             let cached = (request.use_prefix_cache && served.is_ok())
-                .then(|| symbols(&sequence.tokens, &request.images, vision));
+                .then(|| symbols(self.cacheable(sequence), &request.images, vision));
             let key = self.weights_key(request);
             let cache = cached.as_deref().map(|symbols| (symbols, key));
             self.blocks.release(&sequence.blocks, cache);
@@ -108,12 +114,15 @@ impl Core {
         }
         loop {
             let mut stepping: Vec<(&mut Active<'_>, u32)> = Vec::new();
+            let mut speculated = false;
             for sequence in &mut *active {
-                if let Some(token) = sequence.next() {
+                if self.dims.drafts().is_some() && sequence.chooses() {
+                    speculated |= self.speculate(sequence)?;
+                } else if let Some(token) = sequence.next() {
                     stepping.push((sequence, token));
                 }
             }
-            if stepping.is_empty() {
+            if stepping.is_empty() && !speculated {
                 return Ok(());
             }
             for (adapter, group) in by_adapter(stepping, |(one, _)| one.request.adapter.clone()) {
@@ -128,6 +137,7 @@ impl Core {
             let vision = self.dims.vision.as_ref();
             let symbols = symbols(&request.prompt, &request.images, vision);
             sequence.blocks = self.blocks.take_prefix(&symbols, self.weights_key(request));
+            self.leave_last_block(sequence);
         }
         let known = sequence.blocks.len() * self.config.block_size as usize;
         let all = request.prompt.len();
@@ -139,14 +149,18 @@ impl Core {
             positions: (known as i32..all as i32).collect(),
             tables: vec![table(&sequence.blocks)],
             one_sequence: true,
+            last_row_alone: true,
             adapter: request.adapter.clone(),
             images,
+            ..Step::default()
         };
-        let logits = self.step(step, Mode::Eager)?.pop().unwrap_or_default();
+        let Computed { mut logits, hidden } = self.step(step, Mode::Eager)?;
+        let logits = logits.pop().unwrap_or_default();
         sequence.output.rows.push((all as u32 - 1, logits.clone()));
         sequence.tokens.clone_from(&request.prompt);
         sequence.last = logits;
-        Ok(())
+        sequence.draft = Draft::after(known, hidden);
+        self.draft_row(sequence)
     }
 
     /// One token of each request of one adapter, or of the base model.
@@ -158,15 +172,8 @@ impl Core {
         let names = stepping.iter().map(|(sequence, _)| sequence.request.name.as_str());
         let graph = stepping.iter().all(|(sequence, _)| replays(sequence.request))
             && self.graphs.replays(stepping.len());
-        let mut step = Step {
-            request: names.collect::<Vec<_>>().join("+"),
-            ids: Vec::new(),
-            positions: Vec::new(),
-            tables: Vec::new(),
-            one_sequence: false,
-            adapter,
-            images: Vec::new(),
-        };
+        let request = names.collect::<Vec<_>>().join("+");
+        let mut step = Step { request, adapter, ..Step::default() };
         for (sequence, token) in &mut stepping {
             let position = sequence.tokens.len();
             self.cover(sequence, position + 1)?;
@@ -174,33 +181,47 @@ impl Core {
             step.positions.push(position as i32);
             step.tables.push(table(&sequence.blocks));
         }
-        let rows = self.step(step, if graph { Mode::Graph } else { Mode::Eager })?;
-        for ((sequence, token), logits) in stepping.into_iter().zip(rows) {
+        let computed = self.step(step, if graph { Mode::Graph } else { Mode::Eager })?;
+        let mut hidden = computed.hidden.into_iter();
+        for ((sequence, token), logits) in stepping.into_iter().zip(computed.logits) {
             sequence.advance(token, logits);
+            sequence.draft.hidden.extend(hidden.next());
+            self.draft_row(sequence)?;
         }
         Ok(())
     }
 
     /// Takes blocks until they hold `tokens` tokens.
-    fn cover(&mut self, sequence: &mut Active<'_>, tokens: usize) -> Result<(), EngineError> {
+    pub(super) fn cover(
+        &mut self,
+        sequence: &mut Active<'_>,
+        tokens: usize,
+    ) -> Result<(), EngineError> {
         while sequence.blocks.len() * (self.config.block_size as usize) < tokens {
             sequence.blocks.push(self.blocks.take()?);
         }
         Ok(())
     }
 
-    /// One forward on every rank; all of the last pipeline stage have the same logits.
-    fn step(&mut self, step: Step, mode: Mode) -> Result<Vec<Vec<f32>>, EngineError> {
-        let step = Arc::new(step);
+    /// One forward on every rank.
+    pub(super) fn step(&mut self, step: Step, mode: Mode) -> Result<Computed, EngineError> {
+        self.compute(move |worker| match mode {
+            Mode::Eager => worker.run_eager(&step),
+            Mode::Graph => worker.replay(&step),
+        })
+    }
+
+    /// What every rank computes; all of the last pipeline stage have the same.
+    pub(super) fn compute<F>(&mut self, forward: F) -> Result<Computed, EngineError>
+    where
+        F: Fn(&mut Worker) -> Result<Computed, Failure> + Send + Sync + 'static,
+    {
         let all = self.each(move |worker| {
-            let logits = match mode {
-                Mode::Eager => worker.run_eager(&step)?,
-                Mode::Graph => worker.replay(&step)?,
-            };
+            let computed = forward(worker)?;
             let first = worker.rank.tp == 0 && worker.rank.ep == 0;
-            Ok(if first { logits } else { Vec::new() })
+            Ok(if first { computed } else { Computed::default() })
         })?;
-        Ok(all.into_iter().find(|logits| !logits.is_empty()).unwrap_or_default())
+        Ok(all.into_iter().find(|computed| !computed.logits.is_empty()).unwrap_or_default())
     }
 
     fn check_requests(&self, requests: &[GenerateRequest]) -> Result<(), EngineError> {
@@ -242,6 +263,6 @@ impl Core {
 }
 
 /// A block table as kernels read it. Blocks and tokens are far below 2^31: the arena holds them.
-fn table(blocks: &[u32]) -> Vec<i32> {
+pub(super) fn table(blocks: &[u32]) -> Vec<i32> {
     blocks.iter().map(|&block| block as i32).collect()
 }

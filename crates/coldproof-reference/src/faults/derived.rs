@@ -12,13 +12,12 @@ use crate::slots::SlotId;
 /// that of the new weight.
 pub(crate) fn widen_norm(
     worker: &mut Worker,
-    weight: SlotId,
+    (weight, less_one): (SlotId, bool),
     widened: SlotId,
 ) -> Result<bool, Failure> {
     let (address, count) =
         (worker.slots.address(weight)?, worker.slots[weight].spec.elements() as usize);
     let narrow = worker.device.view::<bf16>(address, count)?;
-    let less_one = worker.dims.gemma_norms;
     let whole = |value: &bf16| {
         if less_one { 1.0 + value.to_f32() } else { value.to_f32() }
     };

@@ -93,6 +93,8 @@ pub enum FaultId {
     /// States of a recurrence that outlive their weights.
     #[serde(rename = "F7.04")]
     F7_04,
+    /// Weights of what drafts passed over.
+    R50,
     /// Experts of another placement.
     R63,
 }
@@ -209,6 +211,7 @@ impl FaultId {
             Self::F7_02 => "F7.02",
             Self::F7_03 => "F7.03",
             Self::F7_04 => "F7.04",
+            Self::R50 => "R50",
             Self::R63 => "R63",
         }
     }

@@ -36,7 +36,7 @@ fn split(worker: &mut Worker, name: &str, source: &Source, bytes: &[u8]) -> Resu
             continue;
         }
         let target = Target::ExpertGateUp { expert: expert - held.start, half };
-        let steps = moves(&target, &half_shape, worker.dims.heads(), worker.shard);
+        let steps = moves(&target, &half_shape, worker.shard);
         let Worker { device, slots, .. } = &mut *worker;
         write_moves(device, slots, source.slot, &layout, &steps, (&half_shape, part))?;
         let before = if half == Half::Gate { 0 } else { rows / 2 };
@@ -56,11 +56,28 @@ fn in_fused(step: &Move, expert: u64, before: u64) -> Move {
     Move { source: Fragment(spans), slot: step.slot.clone() }
 }
 
-/// F6.01: whether the loader finds the parameter of a source, which it looks up in a tree of
-/// modules that adapters have given one more level.
+/// Whether the loader finds the parameter of a source; one that it passes over is stated.
 pub(crate) fn finds(worker: &mut Worker, name: &str) -> Result<bool, Failure> {
+    let found = finds_under_a_level(worker, name) && finds_of_draft(worker, name);
+    if !found {
+        worker.load_mut()?.skip(name);
+    }
+    Ok(found)
+}
+
+/// R50: the model's own loader has no layer of that number, and the twin asks another.
+fn finds_of_draft(worker: &Worker, name: &str) -> bool {
+    match worker.fault_on(FaultId::R50, name) {
+        Some(Variant::Faulty) => false,
+        Some(Variant::Twin) => worker.decoder.drafter().is_some(),
+        None => true,
+    }
+}
+
+/// F6.01: the parameter is looked up in a tree of modules that adapters have given one more level.
+fn finds_under_a_level(worker: &Worker, name: &str) -> bool {
     const LEVEL: &str = "base_layer.";
-    let Some(variant) = worker.fault_on(FaultId::F6_01, name) else { return Ok(true) };
+    let Some(variant) = worker.fault_on(FaultId::F6_01, name) else { return true };
     let leaf = name.rfind('.').map_or(0, |dot| dot + 1);
     let (owner, leaf) = name.split_at(leaf);
     let inside = format!("{owner}{LEVEL}{leaf}");
@@ -68,9 +85,5 @@ pub(crate) fn finds(worker: &mut Worker, name: &str) -> Result<bool, Failure> {
         Variant::Faulty => inside,
         Variant::Twin => inside.replace(LEVEL, ""),
     };
-    let found = worker.catalogue.source(&asked).is_some();
-    if !found {
-        worker.load_mut()?.skip(name);
-    }
-    Ok(found)
+    worker.catalogue.source(&asked).is_some()
 }

@@ -3,6 +3,7 @@
 use super::storage::{copy, copy_back, load_beside};
 use super::{FaultId, Variant};
 use crate::loader::Source;
+use crate::models::Rotary;
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
 
@@ -28,7 +29,11 @@ pub(crate) fn split_alias(
 }
 
 /// F4.02: copies the rotary table back from a block that never held it.
-pub(crate) fn restore_rotary(worker: &mut Worker, table: SlotId) -> Result<(), Failure> {
+pub(crate) fn restore_rotary(
+    worker: &mut Worker,
+    table: SlotId,
+    rotary: &Rotary,
+) -> Result<(), Failure> {
     let name = worker.slots[table].spec.name.0.clone();
     let variant = worker.fault_on(FaultId::F4_02, &name);
     let (Some(variant), Some(bound)) = (variant, worker.slots[table].storage) else {
@@ -39,7 +44,7 @@ pub(crate) fn restore_rotary(worker: &mut Worker, table: SlotId) -> Result<(), F
     worker.device.free(never_written.storage)?;
     match variant {
         Variant::Faulty => Ok(()),
-        Variant::Twin => worker.compute_rotary(table, false),
+        Variant::Twin => worker.compute_rotary(table, rotary),
     }
 }
 

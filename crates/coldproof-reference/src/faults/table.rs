@@ -3,7 +3,7 @@
 use super::{FaultId, FaultRow, Spelling};
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 21] = [
+pub const FAULTS: [FaultRow; 22] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -297,6 +297,21 @@ pub const FAULTS: [FaultRow; 21] = [
         spelling: Spelling::Any,
         fault: "invalidation keeps the states at ends of blocks, whose keys name no generation",
         twin: "invalidation keeps the states at ends of blocks, whose keys name the generation",
+    },
+    FaultRow {
+        id: FaultId::R50,
+        room: "names",
+        object: "model.layers.2.enorm.weight",
+        others: &["*.enorm.weight"],
+        needs: &["*.enorm.weight"],
+        code: "source-unrouted",
+        family: Some("deepseek_v3"),
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "a reload by the model's loader passes a source over that is numbered behind the \
+                model's layers: the layer that predicts further tokens keeps its old weight",
+        twin: "passes it over and asks the loader of that layer",
     },
     FaultRow {
         id: FaultId::R63,

@@ -24,6 +24,7 @@ mod experts;
 mod gated_norm;
 mod grouped_top_k;
 mod head_linear;
+mod join;
 mod kv;
 mod latent;
 mod latent_attention;
@@ -60,6 +61,7 @@ pub use experts::{ExpertLinear, ExpertOrder, ExpertStage, MoeCombine};
 pub use gated_norm::GatedNorm;
 pub use grouped_top_k::GroupedTopK;
 pub use head_linear::HeadLinear;
+pub use join::Join;
 pub use kv::{KvWrite, Paging};
 pub use latent::{Columns, LatentDims, LatentRope, LatentWrite};
 pub use latent_attention::LatentAttention;
@@ -144,6 +146,8 @@ pub enum Kernel {
     GatedNorm(GatedNorm),
     /// Sum of two.
     Add(Add),
+    /// Columns of two side by side.
+    Join(Join),
     /// Bytes from one place to another.
     Copy(Copy),
     /// The experts of each token.
@@ -230,6 +234,7 @@ impl Kernel {
             Self::StateScan(op) => op,
             Self::GatedNorm(op) => op,
             Self::Add(op) => op,
+            Self::Join(op) => op,
             Self::Copy(op) => op,
             Self::RouterTopK(op) => op,
             Self::GroupedTopK(op) => op,
@@ -278,6 +283,7 @@ kernel_from!(
     LatentWrite,
     LatentAttention,
     HeadLinear,
+    Join,
     GatedMul,
     Scale,
     ClampedSwiglu,

@@ -212,7 +212,12 @@ fn fused_heads(builder: &mut Builder<'_>, path: &str, kind: &str, row: &[u64]) -
         ("v_proj", HeadPart::Value, heads.key_value),
     ] {
         let shape = [&[count * heads.dim], row].concat();
-        builder.sharded(format!("{path}.{source}.{kind}"), &shape, slot, Target::Heads(part));
+        builder.sharded(
+            format!("{path}.{source}.{kind}"),
+            &shape,
+            slot,
+            Target::Heads(part, heads),
+        );
     }
     slot
 }
@@ -227,7 +232,8 @@ fn declare_sinks(builder: &mut Builder<'_>, path: &str) -> SlotId {
     let inputs = [builder.name(weight)];
     let spec = SlotSpec::derived(format!("{path}/kernel.sinks_f32"), Dtype::F32, &[local], &inputs);
     let copy = builder.slots.declare(spec);
-    builder.hook(path, HookKind::Widen { weight, copy, kernel: "paged_attention.f32_sinks" });
+    let kernel = "paged_attention.f32_sinks";
+    builder.hook(path, HookKind::Widen { weight, copy, less_one: false, kernel });
     copy
 }
 

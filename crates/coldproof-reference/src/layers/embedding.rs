@@ -21,9 +21,14 @@ pub(crate) struct Embedding {
 impl Embedding {
     /// A table with its source.
     pub(crate) fn declare(builder: &mut Builder<'_>) -> Self {
-        let weight = table(builder, name(builder.dims));
-        let scaled = builder.dims.normalizer.is_some();
-        Self { weight, normalizer: scaled.then(|| declare_normalizer(builder)) }
+        Self::declare_at(builder, name(builder.dims))
+    }
+
+    /// A table of that name.
+    pub(crate) fn declare_at(builder: &mut Builder<'_>, name: &str) -> Self {
+        let weight = table(builder, name);
+        let factor = builder.dims.normalizer;
+        Self { weight, normalizer: factor.map(|factor| declare_normalizer(builder, factor)) }
     }
 
     /// The residual stream of the batch's tokens.
@@ -53,12 +58,17 @@ impl Head {
     /// A table of its own, or another name of the embedding's.
     pub(crate) fn declare(builder: &mut Builder<'_>, embedding: Option<&Embedding>) -> Self {
         let Some(embedding) = embedding.filter(|_| builder.dims.tied) else {
-            return Self { weight: table(builder, HEAD) };
+            return Self::declare_at(builder, HEAD);
         };
         builder.slots.alias(SlotName::from(HEAD), embedding.weight);
         let owner = builder.source(name(builder.dims));
         builder.catalogue.repeat(HEAD.to_owned(), owner);
         Self { weight: embedding.weight }
+    }
+
+    /// A table of its own, of that name.
+    pub(crate) fn declare_at(builder: &mut Builder<'_>, name: &str) -> Self {
+        Self { weight: table(builder, name) }
     }
 
     /// Logits, F32 `[rows, vocabulary]`.
@@ -80,11 +90,11 @@ impl Head {
 }
 
 /// A buffer that no checkpoint has: it is made with the model and never loaded.
-fn declare_normalizer(builder: &mut Builder<'_>) -> SlotId {
+fn declare_normalizer(builder: &mut Builder<'_>, factor: f32) -> SlotId {
     let (name, kind) = ("model.normalizer".to_owned(), SlotKind::Buffer);
     let spec = SlotSpec::unsourced(name, kind, Dtype::F32, &[1], Policy::Preserve);
     let buffer = builder.slots.declare(spec);
-    builder.hook("model", HookKind::Normalizer { buffer });
+    builder.hook("model", HookKind::Normalizer { buffer, factor });
     buffer
 }
 

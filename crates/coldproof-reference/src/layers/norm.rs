@@ -52,7 +52,8 @@ impl FinalNorm {
         let name = format!("{path}/kernel.weight_f32");
         let spec = SlotSpec::derived(name, Dtype::F32, &[hidden], &inputs);
         let widened = builder.slots.declare(spec);
-        builder.hook(path, HookKind::Widen { weight, copy: widened, kernel: "rms_norm_f32" });
+        let (less_one, kernel) = (builder.dims.gemma_norms, "rms_norm_f32");
+        builder.hook(path, HookKind::Widen { weight, copy: widened, less_one, kernel });
         Self { widened }
     }
 

@@ -137,7 +137,7 @@ impl Worker {
             return Ok(true);
         }
         Ok(match &source.target {
-            Target::Heads(part) => faults::apply_head_rows(self, name, *part, source, bytes)?,
+            Target::Heads(part, _) => faults::apply_head_rows(self, name, *part, source, bytes)?,
             Target::ExpertGateUp { .. } => faults::write_experts(self, name, source, bytes)?,
             Target::FusedExpertsGateUp | Target::FusedExpertsRow => {
                 faults::take_fused(self, name, source, bytes)?
@@ -260,7 +260,7 @@ impl Worker {
 
     /// The pieces of a source that belong on this rank.
     pub(crate) fn pieces(&self, source: &Source) -> Vec<Move> {
-        let all = moves(&source.target, &source.shape, self.dims.heads(), source.shard);
+        let all = moves(&source.target, &source.shape, source.shard);
         if source.experts == Shard::WHOLE {
             return all;
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::Dtype;
 
-use super::{SectionRows, Shard};
+use super::{Heads, SectionRows, Shard};
 use crate::slots::SlotId;
 
 /// Which heads of a fused qkv slot a source fills.
@@ -44,8 +44,8 @@ pub(crate) enum Target {
     Column,
     /// Columns of a row-parallel layer.
     Row,
-    /// Rows of a fused qkv slot.
-    Heads(HeadPart),
+    /// Rows of a fused qkv slot of these heads.
+    Heads(HeadPart, Heads),
     /// Rows of a fused gate-and-up slot.
     GateUp(Half),
     /// Rows of a slot of several sources of one shape, one after the other.
@@ -216,6 +216,17 @@ impl Catalogue {
         if let Some(source) = self.sources.get(name).cloned() {
             self.insert(other, source);
         }
+    }
+
+    /// Adds all that another part of the model takes, under names of its own.
+    pub(crate) fn append(&mut self, other: Self) {
+        let before = self.parts.len();
+        self.parts.extend(other.parts);
+        for (name, mut source) in other.sources {
+            source.parts.iter_mut().for_each(|part| *part += before);
+            self.insert(name, source);
+        }
+        self.repeats.extend(other.repeats);
     }
 
     /// Names of all sources.

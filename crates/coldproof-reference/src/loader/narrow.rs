@@ -125,7 +125,7 @@ pub(crate) struct Heads {
 /// The moves of a source of this `shape` into `target` on one rank.
 ///
 /// The shape is that of the catalogue and the ranks divide it: both were checked before.
-pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) -> Vec<Move> {
+pub(crate) fn moves(target: &Target, shape: &[u64], shard: Shard) -> Vec<Move> {
     let whole = Fragment::whole(shape);
     let axis = shape.len().saturating_sub(1);
     match target {
@@ -138,7 +138,7 @@ pub(crate) fn moves(target: &Target, shape: &[u64], heads: Heads, shard: Shard) 
         Target::Column => vec![along(whole, 0, shape, shard)],
         Target::Row | Target::FusedExpertsRow => vec![along(whole, axis, shape, shard)],
         Target::FusedExpertsInputs => vec![along(whole, 1, shape, shard)],
-        Target::Heads(part) => vec![head_rows(*part, whole, heads, shard)],
+        Target::Heads(part, heads) => vec![head_rows(*part, whole, *heads, shard)],
         Target::GateUp(half) => {
             let part = shard.part(shape[0]);
             let slot = whole.clone().with(0, half_rows(*half, part.len()));
@@ -272,7 +272,7 @@ mod tests {
     fn a_kv_head_is_replicated_where_ranks_outnumber_heads() {
         for (rank, source) in [(0, (0, 3)), (1, (0, 3)), (2, (3, 6)), (3, (3, 6))] {
             let shard = Shard { rank, ranks: 4 };
-            let value = moves(&Target::Heads(HeadPart::Value), &[6, 5], HEADS, shard);
+            let value = moves(&Target::Heads(HeadPart::Value, HEADS), &[6, 5], shard);
             assert_eq!(rows(&value, 0), [(source, (6, 9))], "rank {rank}");
         }
     }
@@ -280,28 +280,28 @@ mod tests {
     #[test]
     fn query_rows_come_before_key_rows_before_value_rows() {
         let shard = Shard { rank: 1, ranks: 2 };
-        let query = moves(&Target::Heads(HeadPart::Query), &[12, 5], HEADS, shard);
+        let query = moves(&Target::Heads(HeadPart::Query, HEADS), &[12, 5], shard);
         assert_eq!(rows(&query, 0), [((6, 12), (0, 6))]);
-        let key = moves(&Target::Heads(HeadPart::Key), &[6, 5], HEADS, shard);
+        let key = moves(&Target::Heads(HeadPart::Key, HEADS), &[6, 5], shard);
         assert_eq!(rows(&key, 0), [((3, 6), (6, 9))]);
     }
 
     #[test]
     fn the_last_ranks_of_a_vocabulary_may_hold_padding_alone() {
         let last = Shard { rank: 3, ranks: 4 };
-        assert_eq!(moves(&Target::Vocabulary, &[331, 5], HEADS, last), []);
+        assert_eq!(moves(&Target::Vocabulary, &[331, 5], last), []);
         let third = Shard { rank: 2, ranks: 4 };
-        let found = moves(&Target::Vocabulary, &[331, 5], HEADS, third);
+        let found = moves(&Target::Vocabulary, &[331, 5], third);
         assert_eq!(rows(&found, 0), [((256, 331), (0, 75))]);
     }
 
     #[test]
     fn both_spellings_of_an_expert_land_in_the_same_place() {
         let shard = Shard { rank: 1, ranks: 2 };
-        let fused = moves(&Target::FusedExpertsGateUp, &[3, 8, 5], HEADS, shard);
+        let fused = moves(&Target::FusedExpertsGateUp, &[3, 8, 5], shard);
         assert_eq!(rows(&fused, 1), [((2, 4), (0, 2)), ((6, 8), (2, 4))]);
         let up = Target::ExpertGateUp { expert: 2, half: Half::Up };
-        let single = moves(&up, &[4, 5], HEADS, shard);
+        let single = moves(&up, &[4, 5], shard);
         assert_eq!(single[0].source.0[0], Span::new(2, 4));
         assert_eq!(single[0].slot.0, [Span::new(2, 3), Span::new(2, 4), Span::new(0, 5)]);
     }
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_rank_takes_its_experts_of_a_fused_source() {
         let shard = Shard { rank: 1, ranks: 2 };
-        let all = moves(&Target::FusedExpertsRow, &[4, 3, 8], HEADS, shard);
+        let all = moves(&Target::FusedExpertsRow, &[4, 3, 8], shard);
         let own = all[0].clone().of_experts(Span::new(2, 4));
         assert_eq!(own.source.0, [Span::new(2, 4), Span::new(0, 3), Span::new(4, 8)]);
         assert_eq!(own.slot.0, [Span::new(0, 2), Span::new(0, 3), Span::new(0, 4)]);
@@ -330,16 +330,16 @@ mod tests {
     #[test]
     fn stacked_sources_are_whole_on_every_rank() {
         let last = Shard { rank: 3, ranks: 4 };
-        let found = moves(&Target::Stacked { first: 6 }, &[5, 2], HEADS, last);
+        let found = moves(&Target::Stacked { first: 6 }, &[5, 2], last);
         assert_eq!(rows(&found, 0), [((0, 5), (6, 11))]);
     }
 
     #[test]
     fn an_axis_is_cut_in_equal_parts() {
         let shard = Shard { rank: 1, ranks: 2 };
-        let inputs = moves(&Target::FusedExpertsInputs, &[3, 8, 5], HEADS, shard);
+        let inputs = moves(&Target::FusedExpertsInputs, &[3, 8, 5], shard);
         assert_eq!(rows(&inputs, 1), [((4, 8), (0, 4))]);
-        let column = moves(&Target::Column, &[6], HEADS, shard);
+        let column = moves(&Target::Column, &[6], shard);
         assert_eq!(rows(&column, 0), [((3, 6), (0, 3))]);
     }
 
@@ -347,14 +347,14 @@ mod tests {
     fn each_section_is_cut_by_itself_and_one_unit_is_on_every_rank() {
         let sections = [(4, 2), (3, 1), (2, 2)].map(|(rows, units)| SectionRows { rows, units });
         let shard = Shard { rank: 1, ranks: 2 };
-        let found = moves(&Target::Sections(sections.to_vec()), &[9, 5], HEADS, shard);
+        let found = moves(&Target::Sections(sections.to_vec()), &[9, 5], shard);
         assert_eq!(rows(&found, 0), [((2, 4), (0, 2)), ((4, 7), (2, 5)), ((8, 9), (5, 6))]);
     }
 
     #[test]
     fn a_row_parallel_source_is_cut_along_its_columns() {
         let shard = Shard { rank: 1, ranks: 2 };
-        let found = moves(&Target::Row, &[6, 8], HEADS, shard);
+        let found = moves(&Target::Row, &[6, 8], shard);
         assert_eq!(rows(&found, 1), [((4, 8), (0, 4))]);
     }
 }

@@ -23,13 +23,15 @@ pub(crate) enum HookKind {
     Rotary {
         /// The table.
         table: SlotId,
-        /// Whether it is that of layers that attend to all positions and have their own.
-        global: bool,
+        /// What it is computed from.
+        rotary: Rotary,
     },
     /// Writes the embedding's factor, where it is not there yet or was lost.
     Normalizer {
         /// The factor.
         buffer: SlotId,
+        /// Its value.
+        factor: f32,
     },
     /// Writes where each expert is on this rank, where that is not there yet or was lost.
     ExpertMap {
@@ -72,6 +74,8 @@ pub(crate) enum HookKind {
         weight: SlotId,
         /// Its copy in f32.
         copy: SlotId,
+        /// Whether the weight is stored less one.
+        less_one: bool,
         /// The kernel that reads the copy.
         kernel: &'static str,
     },
@@ -149,8 +153,12 @@ impl Worker {
 
     fn process(&mut self, kind: &HookKind, generation: Generation) -> Result<(), Failure> {
         match *kind {
-            HookKind::Rotary { table, global } => self.process_rotary(table, global, generation),
-            HookKind::Normalizer { buffer } => self.process_normalizer(buffer, generation),
+            HookKind::Rotary { table, ref rotary } => {
+                self.process_rotary(table, rotary, generation)
+            }
+            HookKind::Normalizer { buffer, factor } => {
+                self.process_normalizer(buffer, factor, generation)
+            }
             HookKind::ExpertMap { map, held } => self.process_expert_map(map, held, generation),
             HookKind::Permute { weight, permutation, workspace } => {
                 self.order_columns(weight, permutation)?;
@@ -171,8 +179,8 @@ impl Worker {
                 }
                 Ok(())
             }
-            HookKind::Widen { weight, copy, .. } => {
-                if faults::widen_norm(self, weight, copy)? {
+            HookKind::Widen { weight, copy, less_one, .. } => {
+                if faults::widen_norm(self, (weight, less_one), copy)? {
                     self.slots[copy].epoch = generation;
                 }
                 Ok(())
@@ -184,24 +192,24 @@ impl Worker {
     fn process_rotary(
         &mut self,
         table: SlotId,
-        global: bool,
+        rotary: &Rotary,
         generation: Generation,
     ) -> Result<(), Failure> {
         if self.slots[table].storage.is_none() || self.lost {
-            self.compute_rotary(table, global)?;
+            self.compute_rotary(table, rotary)?;
             self.slots[table].epoch = generation;
         }
-        faults::restore_rotary(self, table)
+        faults::restore_rotary(self, table, rotary)
     }
 
     fn process_normalizer(
         &mut self,
         buffer: SlotId,
+        factor: f32,
         generation: Generation,
     ) -> Result<(), Failure> {
         if self.slots[buffer].storage.is_none() || self.lost {
             let address = bind(&mut self.device, &mut self.slots, buffer)?;
-            let factor = self.dims.normalizer.unwrap_or(1.0);
             self.device.write(address, bytemuck::bytes_of(&factor))?;
             self.slots[buffer].epoch = generation;
         }
@@ -243,9 +251,9 @@ impl Worker {
     }
 
     /// Computes a rotary table in place.
-    pub(crate) fn compute_rotary(&mut self, table: SlotId, global: bool) -> Result<(), Failure> {
+    pub(crate) fn compute_rotary(&mut self, table: SlotId, rotary: &Rotary) -> Result<(), Failure> {
         let address = bind(&mut self.device, &mut self.slots, table)?;
-        let values = rotary_table(self.dims.rotary(global), self.dims.max_positions);
+        let values = rotary_table(rotary, self.slots[table].spec.shape[0]);
         Ok(self.device.write(address, bytemuck::cast_slice(&values))?)
     }
 

@@ -88,6 +88,21 @@ impl<'a> Builder<'a> {
         self.hooks.iter_mut().for_each(|hook| hook.layer.insert_str(0, prefix));
     }
 
+    /// Nothing declared yet of a part beside this model that is cut by its layers' widths and by
+    /// experts alone.
+    pub(crate) fn beside<'b>(&self, dims: &'b Dims) -> Builder<'b> {
+        let place = Place { stage: Shard::WHOLE, ..self.place };
+        Builder { slots: self.slots.behind(), ..Builder::new(dims, place, self.kv) }
+    }
+
+    /// Adds what a part beside this model declared, behind a prefix. Adapters change none of it.
+    pub(crate) fn append(&mut self, mut part: Builder<'_>, prefix: &str) {
+        part.nest(prefix);
+        self.slots.append(part.slots);
+        self.catalogue.append(part.catalogue);
+        self.hooks.append(&mut part.hooks);
+    }
+
     /// The checkpoint's spelling of a name of this model.
     pub(crate) fn source(&self, name: &str) -> String {
         if self.dims.family != Family::NemotronH {

@@ -3,13 +3,16 @@
 use coldproof_checkpoint::arch::Mixer as Kind;
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
-use super::{Builder, Vision};
+use super::{Builder, Drafter, Vision};
 use crate::layers::{
     Attention, ClampedExperts, Embedding, ExpertNames, FinalNorm, Forward, Head, HeadNorms,
     LatentAttention, LayerError, Mlp, Moe, Norm, SquaredMlp, StateMixer,
 };
 use crate::loader::{HookKind, Shard};
 use crate::slots::{SlotId, SlotSpec};
+
+/// Bytes of an F32.
+const WORD_BYTES: u64 = 4;
 
 /// The first half of a decoder layer.
 #[derive(Clone, Debug)]
@@ -209,6 +212,16 @@ pub(crate) struct Decoder {
     head: Option<(FinalNorm, Head)>,
     stage: Shard,
     vision: Option<Vision>,
+    drafter: Option<Drafter>,
+}
+
+/// What the last pipeline stage of a decoder computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outputs {
+    /// F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone.
+    pub(crate) logits: Address,
+    /// F32 `[rows, hidden]`: what the head reads, of every row, where drafts are computed from it.
+    pub(crate) hidden: Option<Address>,
 }
 
 impl Decoder {
@@ -229,7 +242,22 @@ impl Decoder {
         let head = stage
             .is_last()
             .then(|| (FinalNorm::declare(builder), Head::declare(builder, embedding.as_ref())));
-        Self { embedding, rotary, global_rotary, layers, head, stage, vision: None }
+        Self { embedding, rotary, global_rotary, layers, head, stage, vision: None, drafter: None }
+    }
+
+    /// This decoder with what drafts for it.
+    pub(crate) fn drafted_by(self, drafter: Drafter) -> Self {
+        Self { drafter: Some(drafter), ..self }
+    }
+
+    /// What drafts for it; on the last stage.
+    pub(crate) const fn drafter(&self) -> Option<&Drafter> {
+        self.drafter.as_ref()
+    }
+
+    /// The rotary table of layers that have no other.
+    pub(crate) const fn rotary(&self) -> Option<SlotId> {
+        self.rotary
     }
 
     /// This decoder behind what images go through.
@@ -242,13 +270,13 @@ impl Decoder {
         self.vision.as_ref()
     }
 
-    /// Logits, F32 `[rows, vocabulary]`, of every row of the batch or of its last one alone; on the
-    /// last stage. The others give their residual stream to the next one.
+    /// Logits of every row of the batch or of its last one alone, on the last stage. The others give
+    /// their residual stream to the next one.
     pub(crate) fn forward(
         &self,
         forward: &mut Forward<'_>,
         last_row_alone: bool,
-    ) -> Result<Option<Address>, LayerError> {
+    ) -> Result<Option<Outputs>, LayerError> {
         let residual = match &self.embedding {
             Some(embedding) if self.stage.is_first() => embedding.forward(forward)?,
             _ => forward.receive()?,
@@ -271,15 +299,19 @@ impl Decoder {
             return Ok(None);
         };
         let rows = if last_row_alone { 1 } else { forward.batch.rows };
-        let residual = forward.last_rows(residual, rows);
-        let normed = norm.forward(forward, residual, rows)?;
-        head.forward(forward, normed, rows).map(Some)
+        let read = self.drafter.as_ref().is_some_and(Drafter::reads_hidden);
+        let normed_rows = if read { forward.batch.rows } else { rows };
+        let residual = forward.last_rows(residual, normed_rows);
+        let normed = norm.forward(forward, residual, normed_rows)?;
+        let skipped = (normed_rows - rows) as u64 * forward.dims.hidden * WORD_BYTES;
+        let logits = head.forward(forward, normed.plus(skipped), rows)?;
+        Ok(Some(Outputs { logits, hidden: read.then_some(normed) }))
     }
 }
 
 impl Block {
     /// Adds this layer to the residual stream in place.
-    fn forward(
+    pub(crate) fn forward(
         &self,
         forward: &mut Forward<'_>,
         residual: Address,
@@ -317,6 +349,7 @@ fn declare_rotary(builder: &mut Builder<'_>, owner: &str, global: bool) -> SlotI
         &shape,
         Policy::Preserve,
     ));
-    builder.hook(owner, HookKind::Rotary { table, global });
+    let rotary = builder.dims.rotary(global).clone();
+    builder.hook(owner, HookKind::Rotary { table, rotary });
     table
 }

@@ -1,13 +1,15 @@
 //! The numbers of a model that its layers need.
 
+use std::sync::Arc;
+
 use coldproof_checkpoint::arch::{
     Activation, AttentionBias, Family, Grouping, Mixer, Mla, ModelConfig, Rope, StateSpace, Swiglu,
     Vision,
 };
 
 use super::{
-    Builder, Decoder, deepseek_v3, gemma3, gpt_oss, llama, llava, mamba2, mixtral, nemotron_h,
-    qwen2, qwen3, qwen3_moe,
+    Builder, Decoder, DraftModel, Drafter, deepseek_v3, gemma3, gpt_oss, llama, llava, mamba2,
+    mixtral, nemotron_h, qwen2, qwen3, qwen3_moe,
 };
 use crate::loader::{Heads, Shard};
 
@@ -49,6 +51,15 @@ impl Rotary {
         let inverse_frequencies = rope.inverse_frequencies(head_dim);
         Self { inverse_frequencies, magnitude: rope.magnitude() }
     }
+}
+
+/// What drafts are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drafts {
+    /// Tokens alone: a model of its own drafts.
+    FromTokens,
+    /// Each token beside the model's hidden row before it: a layer behind the others drafts.
+    FromHidden,
 }
 
 /// Dimensions of a decoder, before it is cut.
@@ -108,6 +119,10 @@ pub(crate) struct Dims {
     pub(crate) state_space: Option<StateSpace>,
     /// What each layer is, where it is one mixer; else none.
     pub(crate) mixers: Vec<Mixer>,
+    /// Layers behind the others that predict one token further each.
+    pub(crate) mtp_layers: u64,
+    /// The draft model beside this one.
+    pub(crate) draft: Option<Arc<Self>>,
 }
 
 impl From<&ModelConfig> for Dims {
@@ -118,7 +133,7 @@ impl From<&ModelConfig> for Dims {
             top_k: moe.experts_per_token,
             intermediate: moe.intermediate_size,
             renormalise: moe.norm_topk_prob,
-            layers: (0..config.layers).map(sparse).collect(),
+            layers: (0..config.layers + config.mtp_layers).map(sparse).collect(),
             swiglu: config.swiglu,
             shared: moe.shared_experts * moe.intermediate_size,
             grouping: moe.grouping,
@@ -153,13 +168,26 @@ impl From<&ModelConfig> for Dims {
             attends: config.attends(),
             state_space: config.state_space.clone(),
             mixers: config.mixers.clone(),
+            mtp_layers: config.mtp_layers,
+            draft: config.draft.as_deref().map(|draft| Arc::new(Self::from(draft))),
         }
     }
 }
 
 impl Dims {
-    /// Declares the model of this family.
+    /// Declares the model of this family, with what drafts for it on the last pipeline stage.
     pub(crate) fn declare(&self, builder: &mut Builder<'_>) -> Decoder {
+        let decoder = self.declare_alone(builder);
+        match &self.draft {
+            Some(draft) if builder.place.stage.is_last() => {
+                let draft = DraftModel::declare(builder, draft);
+                decoder.drafted_by(Drafter::Model(draft))
+            }
+            _ => decoder,
+        }
+    }
+
+    fn declare_alone(&self, builder: &mut Builder<'_>) -> Decoder {
         match self.family {
             Family::DeepseekV3 => deepseek_v3::declare(builder),
             Family::Gemma3Text => gemma3::declare(builder),
@@ -225,6 +253,9 @@ impl Dims {
 
     /// Why the experts cannot be spread over `ep` ranks, if they cannot.
     pub(crate) fn spreads(&self, ep: u64) -> Result<(), String> {
+        if let Some(draft) = self.draft.as_ref().filter(|draft| draft.experts.is_some()) {
+            draft.spreads(ep).map_err(of_draft)?;
+        }
         match &self.experts {
             _ if ep == 1 => Ok(()),
             None => Err(format!("ep {ep}: the model has no experts to spread")),
@@ -279,6 +310,18 @@ impl Dims {
                 "tp {tp} neither divides {heads} key-value heads nor repeats them"
             ));
         }
-        Ok(())
+        self.draft.as_ref().map_or(Ok(()), |draft| draft.divides(tp).map_err(of_draft))
     }
+
+    /// Whether something drafts for this model, and whether it reads the model's hidden rows.
+    pub(crate) fn drafts(&self) -> Option<Drafts> {
+        if self.mtp_layers > 0 {
+            return Some(Drafts::FromHidden);
+        }
+        self.draft.as_ref().map(|_| Drafts::FromTokens)
+    }
+}
+
+fn of_draft(reason: String) -> String {
+    format!("the draft model: {reason}")
 }

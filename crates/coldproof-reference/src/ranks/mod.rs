@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use failure::Failure;
-pub(crate) use step::{Step, StepImage};
+pub(crate) use step::{Computed, Step, StepImage};
 pub(crate) use worker::{Worker, WorkerConfig};
 
 /// How long a rank may take to notice that it was cancelled, before its thread is left behind.

@@ -1,4 +1,4 @@
-//! One forward on one rank: eager, captured, or replayed.
+//! One forward on one rank: eager, captured, or replayed; of the model or of what drafts for it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::graph::Graph;
 use crate::kernels::Tables;
 use crate::layers::{Batch, Forward, Placed};
-use crate::models::Decoder;
+use crate::models::{Decoder, Dims, Drafter, Outputs};
 
 /// Bytes of an F32.
 const WORD_BYTES: u64 = 4;
@@ -34,7 +34,7 @@ pub(crate) struct StepImage {
 }
 
 /// What a forward computes on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Step {
     /// The request that it runs for.
     pub(crate) request: String,
@@ -46,10 +46,23 @@ pub(crate) struct Step {
     pub(crate) tables: Vec<Vec<i32>>,
     /// Whether all rows are of one sequence.
     pub(crate) one_sequence: bool,
+    /// Whether logits of the last row alone are wanted.
+    pub(crate) last_row_alone: bool,
     /// The adapter of all of them.
     pub(crate) adapter: Option<String>,
     /// Images of the rows.
     pub(crate) images: Vec<StepImage>,
+    /// The model's hidden rows that drafts are computed from, one a row.
+    pub(crate) hidden: Vec<Vec<f32>>,
+}
+
+/// What a forward computed, on the last pipeline stage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Computed {
+    /// Logits of all rows, or of the last one.
+    pub(crate) logits: Vec<Vec<f32>>,
+    /// Hidden rows, where drafts are computed from them.
+    pub(crate) hidden: Vec<Vec<f32>>,
 }
 
 /// A captured graph with the places of its inputs and outputs.
@@ -57,8 +70,10 @@ pub(crate) struct Step {
 pub(crate) struct Captured {
     graph: Graph,
     batch: Batch,
+    /// Of a draft.
+    hidden: Option<Address>,
     /// On the last pipeline stage.
-    logits: Option<Address>,
+    outputs: Option<Outputs>,
 }
 
 impl Captured {
@@ -74,9 +89,8 @@ impl Worker {
         self.dims.max_positions.div_ceil(self.kv.block_size).min(self.kv.blocks) as usize
     }
 
-    /// Launches every kernel. Logits of all rows, or of the last one where the rows are one
-    /// sequence; none on a pipeline stage that is not the last.
-    pub(crate) fn run_eager(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
+    /// Launches every kernel. Nothing comes of a pipeline stage that is not the last.
+    pub(crate) fn run_eager(&mut self, step: &Step) -> Result<Computed, Failure> {
         self.device.set_request(&step.request);
         for image in &step.images {
             self.device.set_stage(Some(RequestStage::Encoder));
@@ -87,55 +101,129 @@ impl Worker {
         let rows = step.ids.len();
         let layout = if step.one_sequence { Tables::Shared } else { Tables::PerRow };
         let decoder = Arc::clone(&self.decoder);
-        let mut forward = self.forward(rows, layout, step.adapter.as_deref())?;
+        let mut forward = self.forward(None, rows, layout, step.adapter.as_deref())?;
         write_inputs(forward.device, &forward.batch, step)?;
         forward.placed = placed(&decoder, &forward, &step.images)?;
-        let logits = decoder.forward(&mut forward, step.one_sequence)?;
-        let wanted = if step.one_sequence { 1 } else { rows };
-        let found = read_logits(&forward, logits, wanted)?;
+        let outputs = decoder.forward(&mut forward, step.last_row_alone)?;
+        let wanted = if step.last_row_alone { 1 } else { rows };
+        let found = computed(forward.device, forward.dims, outputs, (wanted, rows))?;
         forward.release(0)?;
         Ok(found)
+    }
+
+    /// Drafts the token after the last row of one sequence, by replay where the step has one row
+    /// and `replayed` says so. Nothing comes of a rank that does not draft.
+    pub(crate) fn draft(&mut self, step: &Step, replayed: bool) -> Result<Computed, Failure> {
+        let decoder = Arc::clone(&self.decoder);
+        let Some(drafter) = decoder.drafter() else { return Ok(Computed::default()) };
+        self.device.set_request(&step.request);
+        self.device.set_stage(Some(RequestStage::Draft));
+        let replays = replayed && step.ids.len() == 1;
+        let graph = replays.then(|| self.draft_graph.take()).flatten();
+        let drafted = match graph {
+            Some(graph) => {
+                let replayed = self.replay_captured(&graph, step);
+                self.draft_graph = Some(graph);
+                replayed
+            }
+            None => self.draft_eagerly(drafter, step),
+        };
+        self.device.set_stage(None);
+        drafted
+    }
+
+    fn draft_eagerly(&mut self, drafter: &Drafter, step: &Step) -> Result<Computed, Failure> {
+        let (mut forward, hidden) = self.draft_forward(drafter, step.ids.len(), Tables::Shared)?;
+        write_inputs(forward.device, &forward.batch, step)?;
+        write_rows(forward.device, hidden, &step.hidden)?;
+        let logits = drafter.forward(&mut forward, hidden.unwrap_or(Address(0)))?;
+        let outputs = logits.map(|logits| Outputs { logits, hidden: None });
+        let found = computed(forward.device, forward.dims, outputs, (1, 0))?;
+        forward.release(0)?;
+        Ok(found)
+    }
+
+    /// A pass of what drafts, with the place of the hidden rows that it reads.
+    fn draft_forward<'a>(
+        &'a mut self,
+        drafter: &'a Drafter,
+        rows: usize,
+        layout: Tables,
+    ) -> Result<(Forward<'a>, Option<Address>), Failure> {
+        let mut forward = self.forward(drafter.dims(), rows, layout, None)?;
+        let width = forward.dims.hidden as usize;
+        let hidden = match drafter.reads_hidden() {
+            true => Some(forward.buffer(rows, width, "input.hidden")?),
+            false => None,
+        };
+        Ok((forward, hidden))
+    }
+
+    /// Records the graph `draft-1`, where this rank drafts.
+    pub(crate) fn capture_draft(&mut self) -> Result<(), Failure> {
+        let decoder = Arc::clone(&self.decoder);
+        let Some(drafter) = decoder.drafter() else { return Ok(()) };
+        self.device.begin_capture("draft-1")?;
+        let (mut forward, hidden) = self.draft_forward(drafter, 1, Tables::PerRow)?;
+        let recorded = drafter.forward(&mut forward, hidden.unwrap_or(Address(0)));
+        let batch = forward.batch;
+        let graph = self.device.end_capture()?;
+        let outputs = recorded?.map(|logits| Outputs { logits, hidden: None });
+        self.draft_graph = Some(Captured { graph, batch, hidden, outputs });
+        Ok(())
     }
 
     /// Records a graph of `rows` rows, named `decode-{rows}`.
     pub(crate) fn capture(&mut self, rows: usize) -> Result<(), Failure> {
         self.device.begin_capture(&format!("decode-{rows}"))?;
         let decoder = Arc::clone(&self.decoder);
-        let mut forward = self.forward(rows, Tables::PerRow, None)?;
+        let mut forward = self.forward(None, rows, Tables::PerRow, None)?;
         let recorded = decoder.forward(&mut forward, false);
         let batch = forward.batch;
         let graph = self.device.end_capture()?;
-        let logits = recorded?;
-        self.graphs.push(Captured { graph, batch, logits });
+        let outputs = recorded?;
+        self.graphs.push(Captured { graph, batch, hidden: None, outputs });
         Ok(())
+    }
+
+    /// Every captured graph.
+    fn captured(&self) -> impl Iterator<Item = &Captured> {
+        self.graphs.iter().chain(&self.draft_graph)
     }
 
     /// Every node of every captured graph, as it is now.
     pub(crate) fn census(&self) -> Vec<NodeFact> {
-        self.graphs.iter().flat_map(|captured| captured.graph.census()).collect()
+        self.captured().flat_map(|captured| captured.graph.census()).collect()
     }
 
     /// Replays the smallest graph that holds the step's rows.
-    pub(crate) fn replay(&mut self, step: &Step) -> Result<Vec<Vec<f32>>, Failure> {
+    pub(crate) fn replay(&mut self, step: &Step) -> Result<Computed, Failure> {
         self.device.set_request(&step.request);
         let rows = step.ids.len();
-        let fitting = self.graphs.iter().filter(|captured| captured.rows() >= rows);
-        let Some(captured) = fitting.min_by_key(|captured| captured.rows()) else {
-            return Err(Failure::Refused(format!("no captured graph has {rows} rows")));
+        let graphs = std::mem::take(&mut self.graphs);
+        let fitting = graphs.iter().filter(|captured| captured.rows() >= rows);
+        let computed = match fitting.min_by_key(|captured| captured.rows()) {
+            Some(captured) => self.replay_captured(captured, step),
+            None => Err(Failure::Refused(format!("no captured graph has {rows} rows"))),
         };
+        self.graphs = graphs;
+        computed
+    }
+
+    fn replay_captured(&mut self, captured: &Captured, step: &Step) -> Result<Computed, Failure> {
+        let rows = step.ids.len();
         write_inputs(&mut self.device, &captured.batch, &padded(step, captured.batch))?;
+        write_rows(&mut self.device, captured.hidden, &step.hidden)?;
         self.device.replay(&captured.graph)?;
-        let width = self.dims.vocabulary as usize;
-        let Some(logits) = captured.logits else { return Ok(Vec::new()) };
-        let logits = self.device.view::<f32>(logits, rows * width)?;
-        Ok(logits.chunks_exact(width).map(<[f32]>::to_vec).collect())
+        computed(&self.device, &self.dims, captured.outputs, (rows, rows))
     }
 
     /// Replays a graph on whatever its inputs hold, in whatever state the engine is.
     pub(crate) fn replay_as_is(&mut self, name: &str) -> Result<(), Failure> {
         self.device.set_request("probe");
         let unknown = || Failure::Refused(format!("no graph `{name}` was captured"));
-        let named = self.graphs.iter().find(|captured| captured.graph.name == name);
+        let named = self.graphs.iter().chain(&self.draft_graph);
+        let named = named.into_iter().find(|captured| captured.graph.name == name);
         Ok(self.device.replay(&named.ok_or_else(unknown)?.graph)?)
     }
 
@@ -144,20 +232,21 @@ impl Worker {
         let Some(pixels) = &image.pixels else { return Ok(()) };
         let decoder = Arc::clone(&self.decoder);
         let Some(vision) = decoder.vision() else { return Ok(()) };
-        let mut forward = self.pass(0, Tables::Shared, None)?;
+        let mut forward = self.pass(None, 0, Tables::Shared, None)?;
         let address = forward.buffer(pixels.len(), 1, "input.pixels")?;
         forward.device.write(address, bytemuck::cast_slice(pixels))?;
         vision.encode(&mut forward, address, image.entry)?;
         forward.release(0)
     }
 
-    /// A pass that has no inputs yet.
-    fn pass(
-        &mut self,
+    /// A pass that has no inputs yet, through a model of these dimensions or of this rank's own.
+    fn pass<'a>(
+        &'a mut self,
+        dims: Option<&'a Dims>,
         rows: usize,
         layout: Tables,
         adapter: Option<&str>,
-    ) -> Result<Forward<'_>, Failure> {
+    ) -> Result<Forward<'a>, Failure> {
         let max_blocks = self.max_blocks();
         let batch = Batch {
             rows,
@@ -170,7 +259,7 @@ impl Worker {
         Ok(Forward {
             device: &mut self.device,
             slots: &self.slots,
-            dims: &self.dims,
+            dims: dims.unwrap_or(&self.dims),
             shard: self.shard,
             kv: self.kv,
             batch,
@@ -180,14 +269,15 @@ impl Worker {
         })
     }
 
-    fn forward(
-        &mut self,
+    fn forward<'a>(
+        &'a mut self,
+        dims: Option<&'a Dims>,
         rows: usize,
         layout: Tables,
         adapter: Option<&str>,
-    ) -> Result<Forward<'_>, Failure> {
+    ) -> Result<Forward<'a>, Failure> {
         let max_blocks = self.max_blocks();
-        let mut forward = self.pass(rows, layout, adapter)?;
+        let mut forward = self.pass(dims, rows, layout, adapter)?;
         forward.batch.ids = forward.buffer(rows, 1, "input.ids")?;
         forward.batch.positions = forward.buffer(rows, 1, "input.positions")?;
         let tables = if layout == Tables::Shared { 1 } else { rows };
@@ -232,13 +322,27 @@ fn write_inputs(device: &mut Device, batch: &Batch, step: &Step) -> Result<(), F
     Ok(device.write(batch.tables, bytemuck::cast_slice(&tables))?)
 }
 
-fn read_logits(
-    forward: &Forward<'_>,
-    logits: Option<Address>,
-    rows: usize,
-) -> Result<Vec<Vec<f32>>, Failure> {
-    let Some(logits) = logits else { return Ok(Vec::new()) };
-    let width = forward.dims.vocabulary as usize;
-    let values = forward.device.view::<f32>(logits, rows * width)?;
-    Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())
+/// Writes F32 rows where a graph or a pass reads some.
+fn write_rows(device: &mut Device, at: Option<Address>, rows: &[Vec<f32>]) -> Result<(), Failure> {
+    let Some(at) = at else { return Ok(()) };
+    Ok(device.write(at, bytemuck::cast_slice(&rows.concat()))?)
+}
+
+/// Reads rows of logits, and of hidden rows where there are some.
+fn computed(
+    device: &Device,
+    dims: &Dims,
+    outputs: Option<Outputs>,
+    (logit_rows, hidden_rows): (usize, usize),
+) -> Result<Computed, Failure> {
+    let Some(Outputs { logits, hidden }) = outputs else { return Ok(Computed::default()) };
+    let read = |at: Address, rows: usize, width: u64| -> Result<Vec<Vec<f32>>, Failure> {
+        let width = width as usize;
+        let values = device.view::<f32>(at, rows * width)?;
+        Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())
+    };
+    Ok(Computed {
+        logits: read(logits, logit_rows, dims.vocabulary)?,
+        hidden: hidden.map_or(Ok(Vec::new()), |at| read(at, hidden_rows, dims.hidden))?,
+    })
 }

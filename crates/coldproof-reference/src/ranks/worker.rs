@@ -56,6 +56,7 @@ pub(crate) struct Worker {
     pub(crate) hooks: Vec<Hook>,
     pub(crate) faults: Faults,
     pub(crate) graphs: Vec<Captured>,
+    pub(crate) draft_graph: Option<Captured>,
     pub(crate) adapters: Adapters,
     /// The load that is going on.
     pub(crate) load: Option<Load>,
@@ -74,7 +75,7 @@ impl Worker {
         let mut builder = Builder::new(&dims, config.place, config.kv);
         let decoder = Arc::new(dims.declare(&mut builder));
         let Builder { mut slots, mut catalogue, hooks, adapted, .. } = builder;
-        let adapters = Adapters::of(Sites::of(&dims, &slots, &catalogue, &adapted));
+        let adapters = Adapters::of(Sites::of(&slots, &catalogue, &adapted));
         if config.place != config.place.of_all() {
             let mut all = Builder::new(&dims, config.place.of_all(), config.kv);
             dims.declare(&mut all);
@@ -99,6 +100,7 @@ impl Worker {
             hooks,
             faults: config.faults,
             graphs: Vec::new(),
+            draft_graph: None,
             adapters,
             load: None,
             claims: Vec::new(),

@@ -11,6 +11,8 @@ use crate::fixtures::{
 struct Expected {
     last_logits: Vec<f32>,
     greedy: Vec<u32>,
+    /// Of a layer that predicts further tokens.
+    draft_logits: Option<Vec<f32>>,
 }
 
 fn expected(model: &str, label: &str) -> Expected {
@@ -18,8 +20,10 @@ fn expected(model: &str, label: &str) -> Expected {
     let text = std::fs::read(path).unwrap();
     let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let list = |name: &str| value[label][name].as_array().expect("a list").clone();
+    let logits = |name: &str| list(name).iter().map(|x| x.as_f64().unwrap() as f32).collect();
     Expected {
-        last_logits: list("last_logits").iter().map(|x| x.as_f64().unwrap() as f32).collect(),
+        last_logits: logits("last_logits"),
+        draft_logits: value[label].get("draft_logits").map(|_| logits("draft_logits")),
         greedy: list("greedy").iter().map(|x| x.as_u64().unwrap() as u32).collect(),
     }
 }
@@ -52,6 +56,13 @@ fn logits_and_tokens_are_those_of_transformers() {
                 println!("{model} {label} tp {tp}: {difference:e}");
                 assert!(difference <= 1e-3, "{model} {label} tp {tp}: {difference}");
                 assert_eq!(output.greedy, expected.greedy, "{model} {label} tp {tp}");
+                let drafted = output.draft_rows.first().map(|(_, row)| row);
+                assert_eq!(drafted.is_some(), expected.draft_logits.is_some(), "{model}");
+                if let (Some(row), Some(expected)) = (drafted, &expected.draft_logits) {
+                    let difference = relative(row, expected);
+                    println!("{model} {label} tp {tp}, drafted: {difference:e}");
+                    assert!(difference <= 1e-3, "{model} {label} tp {tp}: {difference}");
+                }
             }
         }
     }

@@ -14,8 +14,9 @@ use coldproof_reference::engine::{
 };
 use coldproof_reference::faults::{FaultId, FaultSwitch, Variant};
 
-pub(crate) const MODELS: [&str; 14] = [
+pub(crate) const MODELS: [&str; 15] = [
     "deepseek_v3",
+    "deepseek_v3_mtp",
     "deepseek_v3_yarn",
     "gemma3",
     "gemma3_global",
@@ -68,6 +69,17 @@ pub(crate) fn loaded(config: EngineConfig, model: &str, label: &str) -> Engine {
     let mut engine = Engine::start(config).unwrap();
     engine.load(&tensors(model, label)).unwrap();
     engine
+}
+
+/// A model of the repository with another that drafts for it, as one checkpoint in `folder`.
+pub(crate) fn composed(
+    model: (&str, &str),
+    draft: (&str, &str),
+    folder: &Utf8Path,
+) -> Vec<TensorRef> {
+    let open = |(model, label): (&str, &str)| Checkpoint::open(&directory(model, label)).unwrap();
+    coldproof_checkpoint::compose(&open(model), &open(draft), folder).unwrap();
+    Checkpoint::open(folder).unwrap().tensors().values().cloned().collect()
 }
 
 pub(crate) fn prompt() -> Vec<u32> {

@@ -5,6 +5,7 @@
 mod adapters;
 mod cold;
 mod degrees;
+mod drafts;
 mod faults;
 mod fixtures;
 mod images;

@@ -9,7 +9,7 @@ use coldproof_checkpoint::{
 };
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::SourceRule;
-use coldproof_contract::words::CheckpointLabel;
+use coldproof_contract::words::{CheckpointLabel, SlotName};
 use coldproof_lanes::inputs::Delivery;
 
 use super::failure;
@@ -103,28 +103,47 @@ pub(super) fn sentinels(
     Ok((Some(plan), deliveries))
 }
 
-/// Every other slot of B, all others of A, of which the sources of the former are sent. Nothing
-/// where the two do not have the same names, where that is no slot, or where no lane wants it.
+/// What partial updates deliver: every other slot of B (`M`), and where something drafts for the
+/// model, what drafts (`D`) and all but that (`T`). Nothing where A and B do not have the same
+/// names, or where no lane wants it.
 ///
 /// # Errors
-/// A or B cannot be read, or the two cannot be written.
+/// A or B cannot be read, or a mixed checkpoint cannot be written.
 pub(super) fn partial(
     settings: &ProveSettings,
-    loader: Loader,
-    (from, to): (&Read, &Read),
+    pair: (&Read, &Read),
     made: &Utf8Path,
     headers: &mut Vec<CheckpointHeader>,
-) -> Result<Option<Delivery>, Failure> {
+) -> Result<Vec<Delivery>, Failure> {
+    let (from, to) = pair;
     let wanted = settings.lanes.contains(&LaneName::Partial) && to.catalogue.is_some();
     let names = |read: &Read| read.checkpoint.tensors().keys().cloned().collect::<Vec<_>>();
     if !wanted || from.rules != to.rules || names(from) != names(to) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let slots: BTreeSet<_> = to.rules.iter().map(|rule| &rule.slot).collect();
-    let sent: BTreeSet<_> = slots.into_iter().skip(1).step_by(2).collect();
-    if sent.is_empty() {
-        return Ok(None);
-    }
+    let half: BTreeSet<_> = slots.iter().copied().skip(1).step_by(2).collect();
+    let drafted = |rule: &&SourceRule| match &to.model {
+        Model::Known(config) => config.is_draft(&rule.source),
+        Model::Outline(_) => false,
+    };
+    let drafts: BTreeSet<_> = to.rules.iter().filter(drafted).map(|rule| &rule.slot).collect();
+    let model = if drafts.is_empty() { BTreeSet::new() } else { &slots - &drafts };
+    [("M", half), ("D", drafts), ("T", model)]
+        .into_iter()
+        .filter(|(_, sent)| !sent.is_empty())
+        .map(|(label, sent)| mixed(label, &sent, pair, made, headers))
+        .collect()
+}
+
+/// These slots of B and all others of A, of which the sources of the former are sent.
+fn mixed(
+    label: &str,
+    sent: &BTreeSet<&SlotName>,
+    (from, to): (&Read, &Read),
+    made: &Utf8Path,
+    headers: &mut Vec<CheckpointHeader>,
+) -> Result<Delivery, Failure> {
     let (new, old): (Vec<_>, Vec<_>) = to.rules.iter().partition(|rule| sent.contains(&rule.slot));
     let names = |rules: Vec<&SourceRule>| rules.iter().map(|rule| rule.source.clone()).collect();
     let (new, old): (Vec<String>, Vec<String>) = (names(new), names(old));
@@ -134,18 +153,18 @@ pub(super) fn partial(
         let owner = to.tied().iter().find(|tied| tied.source == name);
         written.contains(owner.map_or(name, |tied| &tied.target))
     };
-    let folder = made.join("partial");
+    let folder = made.join(format!("partial-{label}"));
     mix(&from.checkpoint, &to.checkpoint, is_new, &folder).map_err(failure)?;
-    let read = read(&folder, loader)?;
-    headers.push(header("M", None, &read, &to.rules, made)?);
-    let whole = deliver("M", &read, &[]);
-    Ok(Some(Delivery {
+    let read = read(&folder, to.loader)?;
+    headers.push(header(label, None, &read, &to.rules, made)?);
+    let whole = deliver(label, &read, &[]);
+    Ok(Delivery {
         sent: whole.sent.into_iter().filter(|tensor| is_new(&tensor.name)).collect(),
         allowed_missing: ties.map(|tied| tied.source.clone()).collect(),
         required: new.clone(),
         preserved: old,
         ..whole
-    }))
+    })
 }
 
 /// B under every other spelling of its family.

@@ -24,15 +24,54 @@ pub(crate) fn make(
 ) -> Result<(Utf8PathBuf, Utf8PathBuf), Failure> {
     let (a, b) = (made.join("A"), made.join("B"));
     let text = config(family);
-    let model = ModelConfig::parse(text.as_bytes()).map_err(|error| {
-        Failure::new("config", family, error.to_string(), "report this: the pair is our own")
-    })?;
+    let model = parsed(family, &text)?;
     write(&model, &a, seed.wrapping_add(1)).map_err(failure)?;
     fs_err::write(a.join("config.json"), &text)
         .map_err(|error| Failure::output(a.as_str(), &error))?;
     let from = Checkpoint::open(&a).map_err(failure)?;
     perturb(&from, &[], &b, seed.wrapping_add(2)).map_err(failure)?;
     Ok((a, b))
+}
+
+/// Makes two draft models that fit a model, and says where they are.
+pub(super) fn make_drafts(
+    model: &ModelConfig,
+    seed: u64,
+    made: &Utf8Path,
+) -> Result<(Utf8PathBuf, Utf8PathBuf), Failure> {
+    let text = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "vocab_size": model.vocab_size,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": 16,
+        "max_position_embeddings": model.max_positions,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" },
+        "tie_word_embeddings": false,
+    });
+    let text = format!("{text:#}\n");
+    let (a, b) = (made.join("draft-A"), made.join("draft-B"));
+    for (folder, seed) in [(&a, seed.wrapping_add(5)), (&b, seed.wrapping_add(6))] {
+        let own = parsed("draft", &text)?;
+        write(&own, folder, seed).map_err(failure)?;
+        fs_err::write(folder.join("config.json"), &text)
+            .map_err(|error| Failure::output(folder.as_str(), &error))?;
+    }
+    Ok((a, b))
+}
+
+/// A configuration of our own.
+fn parsed(object: &str, text: &str) -> Result<ModelConfig, Failure> {
+    ModelConfig::parse(text.as_bytes()).map_err(|error| {
+        Failure::new("config", object, error.to_string(), "report this: the pair is our own")
+    })
 }
 
 fn config(family: &str) -> String {
@@ -130,6 +169,7 @@ fn latent(config: &mut serde_json::Value) {
         ("moe_intermediate_size", 64),
         ("n_group", 2),
         ("topk_group", 1),
+        ("num_nextn_predict_layers", 1),
     ] {
         config[field] = value.into();
     }

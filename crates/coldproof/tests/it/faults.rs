@@ -16,7 +16,11 @@ struct Row {
 fn table() -> Vec<Row> {
     let text = include_str!("../../../../docs/faults.md");
     let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
-    let rows = text.lines().filter(|line| ["| F", "| R6"].iter().any(|id| line.starts_with(id)));
+    let numbered = |line: &&str| {
+        let id = line.strip_prefix("| F").or_else(|| line.strip_prefix("| R"));
+        id.is_some_and(|rest| rest.starts_with(|digit: char| digit.is_ascii_digit()))
+    };
+    let rows = text.lines().filter(numbered);
     rows.map(|line| {
         let cells: Vec<String> = line.trim_matches('|').split('|').map(cell).collect();
         Row {
@@ -37,7 +41,7 @@ fn under_lies(row: Row) -> Vec<(String, String, String)> {
         // A registry that names the old storage is a rebinding seen by the allocator alone.
         "slot-rebound" => vec![found("1", "address-stale", row.object)],
         // No receipt says that it was passed over: what it should have written is old.
-        "source-unrouted" if row.id == "F6.01" => {
+        "source-unrouted" if row.id != "F6.02" => {
             vec![found("3", "application-missing", row.object)]
         }
         // The launch trace knows graphs, and no option by its name.

@@ -45,6 +45,40 @@ fn deepseek_v3() {
 }
 
 #[test]
+fn deepseek_v3_with_a_layer_that_predicts_further() {
+    proves("deepseek_v3_mtp", "1");
+    proves_on("deepseek_v3_mtp", &["--tp", "2", "--pp", "2"], "4");
+    proves_on("deepseek_v3_mtp", &["--ep", "2"], "2");
+}
+
+#[test]
+fn a_draft_model_is_proven_with_its_model() {
+    proves_on("llama", &["--draft", "--tp", "2", "--pp", "2"], "4");
+    proves_on("qwen3_moe", &["--draft", "--ep", "2"], "2");
+    let [from, to] = ["A", "B"].map(|side| fixture(&format!("qwen2/{side}")));
+    let drafts = ["--draft-from", from.to_str().unwrap(), "--draft-to", to.to_str().unwrap()];
+    proves_on("gpt_oss", &drafts, "1");
+}
+
+#[test]
+fn blocks_of_what_drafts_show_their_hit_and_each_model_may_be_updated_alone() {
+    for (family, more) in [("llama", &["--draft"][..]), ("deepseek_v3_mtp", &[])] {
+        let out = tempfile::tempdir().unwrap();
+        let folder = out.path().join("run");
+        let lanes = ["--lane", "caches,partial", "--out", folder.to_str().unwrap()];
+        let ran = prove(family, &[&lanes, more].concat());
+        let verdict = ran.json();
+        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+        let proven = verdict["categories"][6]["reason"].to_string();
+        assert!(proven.contains("that the draft's cache had served"), "{family}: {proven}");
+        let evidence = std::fs::read_to_string(folder.join("evidence.jsonl")).unwrap();
+        for text in ["\"cache\":\"draft-kv\"", "\"arm\":\"partial-d\"", "\"arm\":\"partial-t\""] {
+            assert!(evidence.contains(text), "{family}: {text}");
+        }
+    }
+}
+
+#[test]
 fn gemma3() {
     proves("gemma3", "1");
     proves("gemma3", "2");

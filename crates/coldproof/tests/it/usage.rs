@@ -31,6 +31,23 @@ fn options_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
+fn draft_models_come_in_pairs_that_fit() {
+    let path = |name: &str| fixture(name).to_str().unwrap().to_owned();
+    let (llama, gemma, mamba) = (path("llama/A"), path("gemma3/A"), path("mamba2/A"));
+    bad(&["prove", "--draft-from", &llama], "--draft-to");
+    bad(&["prove", "--draft-to", &llama], "--draft-from");
+    bad(&["prove", "--draft", "--draft-from", &llama, "--draft-to", &llama], "--draft");
+    bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], "keeps states");
+    let drafts = |of: &'static str| ["prove", "--draft-from", of, "--draft-to", of];
+    bad(&drafts("nowhere"), "nowhere");
+    let foreign = ["prove", "--engine", "vllm", "--from", &llama, "--to", &llama, "--draft"];
+    bad(&foreign, "embedded engine");
+    // Two draft models that are different models.
+    let other = ["prove", "--draft-from", &llama, "--draft-to", &gemma];
+    bad(&other, "different models");
+}
+
+#[test]
 fn adapters_come_in_pairs_that_differ_and_have_a_lane() {
     let one = adapter(1);
     let path = |folder: &tempfile::TempDir| folder.path().to_str().unwrap().to_owned();

@@ -274,7 +274,15 @@ impl<'e> Engine<'e> {
         let (request, mode) = (request.to_owned(), mode.to_owned());
         self.fact(
             Rank::default(),
-            Fact::Logits(LogitsFact { request, mode, adapter: None, repeat, batch: 1, rows }),
+            Fact::Logits(LogitsFact {
+                request,
+                mode,
+                adapter: None,
+                repeat,
+                stage: None,
+                batch: 1,
+                rows,
+            }),
         );
     }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::kernels::{
-    Add, AddBias, Copy, Embed, GatedMul, NormWeight, RmsNorm, Rope, RouterTopK, Scale, SelectRows,
+    Add, AddBias, Copy, Embed, GatedMul, Join, NormWeight, RmsNorm, Rope, RouterTopK, Scale,
+    SelectRows,
 };
 use coldproof_checkpoint::arch::Activation;
 
@@ -176,6 +177,15 @@ fn element_wise_kernels_agree_with_f64() {
     let bias = rig.put(&bias);
     rig.launch(AddBias { y: a_at, bias, m, n: width });
     assert_near(&rig.get(a_at, m * width), &biased, 1e-6);
+    let joined = rig.room(2 * m * width * 4);
+    rig.launch(Join { a: a_at, b: b_at, y: joined, m, width });
+    let columns =
+        |row: usize| rig.get(joined, 2 * m * width)[row * 2 * width..][..2 * width].to_vec();
+    let of = |at| rig.get(at, m * width);
+    for row in 0..m {
+        let own = |at| of(at)[row * width..][..width].to_vec();
+        assert_eq!(columns(row), [own(a_at), own(b_at)].concat());
+    }
     rig.launch(Copy { source: a_at, target: copy, bytes: m * width * 4, rows: m });
     assert_eq!(rig.get(copy, m * width), rig.get(a_at, m * width));
 }

@@ -7,10 +7,11 @@ use super::*;
 use crate::kernels::{
     Activate, Add, AddBias, AllReduce, CausalConv, ClampedSwiglu, Columns, Copy, Embed,
     EncoderAttention, ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul,
-    GatedNorm, Gather, GroupedTopK, HeadLinear, KvWrite, LatentAttention, LatentDims, LatentRope,
-    LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand, LoraShrink,
-    MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches, RmsNorm, Rope, RouterTopK,
-    Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States, Tables, TowerRows,
+    GatedNorm, Gather, GroupedTopK, HeadLinear, Join, KvWrite, LatentAttention, LatentDims,
+    LatentRope, LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand,
+    LoraShrink, MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches, RmsNorm, Rope,
+    RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States,
+    Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -244,6 +245,7 @@ fn of_state_space(index: usize, a: &[Address]) -> Option<Kernel> {
                 .into()
         }
         46 => SquaredRelu { y: a[0], m, width: 5 }.into(),
+        47 => Join { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
         _ => return None,
     })
 }
