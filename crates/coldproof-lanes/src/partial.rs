@@ -9,8 +9,8 @@ use crate::inputs::Delivery;
 use crate::lane::Lane;
 use crate::session::{Order, load, look, update};
 
-/// Of each mixed checkpoint a cold load, and a live engine that goes to it from A and is sent what A
-/// does not have.
+/// Of each mixed checkpoint a cold load, and a live engine that goes to it from A and is sent what
+/// A does not have.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let inputs = lane.inputs;
     inputs.partial.iter().for_each(|mixed| one(lane, mixed));

@@ -270,8 +270,8 @@ impl Decoder {
         self.vision.as_ref()
     }
 
-    /// Logits of every row of the batch or of its last one alone, on the last stage. The others give
-    /// their residual stream to the next one.
+    /// Logits of every row of the batch or of its last one alone, on the last stage. The others
+    /// give their residual stream to the next one.
     pub(crate) fn forward(
         &self,
         forward: &mut Forward<'_>,

@@ -1,5 +1,5 @@
-//! Speculative decoding: the tokens are the model's own, what drafts is really used, and all that it
-//! holds follows an update.
+//! Speculative decoding: the tokens are the model's own, what drafts is really used, and all that
+//! it holds follows an update.
 
 use std::collections::BTreeMap;
 
