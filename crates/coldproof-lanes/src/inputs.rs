@@ -28,6 +28,18 @@ pub struct Delivery {
     pub allowed_missing: Vec<String>,
     /// Sources that are not sent and keep what they hold: those of a partial update.
     pub preserved: Vec<String>,
+    /// What its tensors are.
+    pub format: Format,
+}
+
+/// What an update delivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Sources of a checkpoint.
+    #[default]
+    Checkpoint,
+    /// Slots, as kernels read them.
+    Kernel,
 }
 
 /// What a run works on.
@@ -47,6 +59,8 @@ pub struct Inputs {
     pub spellings: Vec<Delivery>,
     /// Some slots of the new checkpoint, all others of the old one: what partial updates deliver.
     pub partial: Vec<Delivery>,
+    /// Where the kernel lane writes the slots that it delivers.
+    pub kernel: Utf8PathBuf,
     /// Headers of all of them.
     pub headers: Vec<CheckpointHeader>,
     /// Where the catalogue expects every source.

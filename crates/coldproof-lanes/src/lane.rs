@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use coldproof_contract::evidence::{ArmHeader, LaneName};
+use coldproof_contract::evidence::{ArmHeader, CheckpointHeader, LaneName};
 
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{Capabilities, EngineUnderTest, Reply, StartSpec};
@@ -36,6 +36,8 @@ pub struct Lane<'a, 'p> {
     pub recorder: &'a mut Recorder<'p>,
     /// Arms so far, in order.
     pub arms: &'a mut Vec<ArmHeader>,
+    /// Checkpoints that lanes made.
+    pub headers: Vec<CheckpointHeader>,
     /// What the engine under test said of itself when it first started.
     pub hello: Option<Capabilities>,
     /// Orders of packed slots, once they were learned.

@@ -14,6 +14,7 @@ pub mod driver;
 pub mod engine;
 pub mod factory;
 pub mod inputs;
+mod kernel_format;
 pub mod lane;
 mod names;
 mod orders;

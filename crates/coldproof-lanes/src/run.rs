@@ -8,7 +8,9 @@ use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
-use crate::{adapter_swap, caches, composite, differential, names, orders, partial, routing};
+use crate::{
+    adapter_swap, caches, composite, differential, kernel_format, names, orders, partial, routing,
+};
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
@@ -20,12 +22,13 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         factory,
         recorder: &mut recorder,
         arms: &mut arms,
+        headers: Vec::new(),
         hello: None,
         orders: Rc::default(),
     };
-    // Routing has sentinels, adapters and partial updates a cold load of their own; every other
-    // lane is compared with this one.
-    let own = [LaneName::Routing, LaneName::Adapters, LaneName::Partial];
+    // Routing has sentinels, adapters, partial updates and those in kernel format a cold load of
+    // their own; every other lane is compared with this one.
+    let own = [LaneName::Routing, LaneName::Adapters, LaneName::Partial, LaneName::Kernel];
     if inputs.lanes.iter().any(|lane| !own.contains(lane)) {
         let slots = differential::cold(&mut lane);
         lane.orders = Rc::new(orders::learn(&mut lane, &slots));
@@ -39,8 +42,10 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Composite => composite::run(&mut lane),
             LaneName::Adapters => adapter_swap::run(&mut lane),
             LaneName::Partial => partial::run(&mut lane),
+            LaneName::Kernel => kernel_format::run(&mut lane),
         }
     }
+    let checkpoints = inputs.headers.iter().cloned().chain(lane.headers).collect();
     let (kind, version, cannot) = match lane.hello {
         Some(hello) => {
             let cannot = hello.cannot();
@@ -62,7 +67,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             skipped: inputs.skipped.clone(),
             modes: Default::default(),
         },
-        checkpoints: inputs.headers.clone(),
+        checkpoints,
         arms,
         rules: inputs.rules.clone(),
         notes: inputs.notes.clone(),

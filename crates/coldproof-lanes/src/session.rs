@@ -15,7 +15,7 @@ use coldproof_contract::words::{
 use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
 use crate::engine::{EngineError, EngineUnderTest, ReadBackRequest, Reply, WakeTag};
-use crate::inputs::{Delivery, Inputs};
+use crate::inputs::{Delivery, Format, Inputs};
 use crate::orders::Orders;
 use crate::places::Places;
 
@@ -75,9 +75,10 @@ pub(crate) fn update(
         (to.required.iter()).chain(to.allowed_missing.iter().filter(there)).cloned().collect();
     let mut delivered = Vec::new();
     let updated = driver.step(StepName::Update, |engine| {
-        let _ = match to.preserved.as_slice() {
-            [] => engine.begin(&promised)?,
-            preserved => engine.begin_partial(&promised, preserved)?,
+        let _ = match (to.format, to.preserved.as_slice()) {
+            (Format::Kernel, _) => engine.begin_kernel(&promised)?,
+            (Format::Checkpoint, []) => engine.begin(&promised)?,
+            (Format::Checkpoint, preserved) => engine.begin_partial(&promised, preserved)?,
         };
         deliver(engine, &tensors, &mut delivered)
     });

@@ -11,6 +11,7 @@ mod core;
 mod error;
 mod graphs;
 mod images;
+mod kernel_format;
 mod probe;
 mod promise;
 mod request;
@@ -160,6 +161,16 @@ impl Engine {
     ) -> Result<TransactionId, EngineError> {
         let promise = Promise { preserved: preserved.to_vec(), ..Promise::of(delivered) };
         self.command(|core| core.begin(&promise))
+    }
+
+    /// Opens an update in kernel format: every slot that an update refreshes, under its own name, as
+    /// kernels read it. No post-load follows.
+    ///
+    /// # Errors
+    /// As [`Engine::begin`]; a slot that is left out or is none of these, more than one rank, an
+    /// engine whose weights are no whole generation.
+    pub fn begin_kernel(&mut self, slots: &[String]) -> Result<TransactionId, EngineError> {
+        self.command(|core| core.begin_kernel(slots))
     }
 
     /// Writes a bucket of whole tensors; they may come in any order over any number of calls.

@@ -88,6 +88,8 @@ pub enum LaneArg {
     Adapters,
     /// Some slots delivered, all others preserved.
     Partial,
+    /// Slots delivered as kernels read them.
+    Kernel,
 }
 
 /// Steps that a trainer may forget.

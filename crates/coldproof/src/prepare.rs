@@ -116,6 +116,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         sentinel_plan,
         spellings,
         partial,
+        kernel: made.join("kernel"),
         headers,
         rules: to.rules.clone(),
         topology,

@@ -329,24 +329,30 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
         LaneArg::Composite => LaneName::Composite,
         LaneArg::Adapters => LaneName::Adapters,
         LaneArg::Partial => LaneName::Partial,
+        LaneArg::Kernel => LaneName::Kernel,
     };
     if typed.is_empty() {
         let has_what_it_needs = |one: &&LaneArg| match one {
             LaneArg::Adapters => adapters,
-            // No other adapter begins an update of some slots.
-            LaneArg::Partial => embedded,
+            // No other adapter begins an update of some slots, or in kernel format.
+            LaneArg::Partial | LaneArg::Kernel => embedded,
             _ => true,
         };
         return Ok(all.filter(has_what_it_needs).map(lane).collect());
     }
     let asked = typed.contains(&LaneArg::Adapters);
     let refused = |option: &str, text: &str, hint: &str| Err(Failure::usage(option, text, hint));
-    if typed.contains(&LaneArg::Partial) && !embedded {
+    let own = [
+        (LaneArg::Partial, "the partial lane", "of some slots"),
+        (LaneArg::Kernel, "the kernel lane", "in kernel format"),
+    ];
+    for (_, lane, what) in own.iter().filter(|(lane, ..)| typed.contains(lane) && !embedded) {
         return refused(
             "--lane",
-            "the partial lane runs on the embedded engine alone: no other adapter begins an update \
-             of some slots",
-            "leave the partial lane out",
+            &format!(
+                "{lane} runs on the embedded engine alone: no other adapter begins an update {what}"
+            ),
+            &format!("leave {lane} out"),
         );
     }
     match (asked, adapters) {
@@ -375,6 +381,7 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
             LaneName::Caches | LaneName::Adapters => required.extend([RequiredItem::Category(7)]),
             LaneName::Composite => required.extend([RequiredItem::Transition]),
             LaneName::Partial => required.extend([RequiredItem::Category(4)]),
+            LaneName::Kernel => required.extend([2, 3].map(RequiredItem::Category)),
         }
     }
     required.into_iter().collect()

@@ -147,6 +147,8 @@ pub enum LaneName {
     Adapters,
     /// An update of some slots, the others preserved.
     Partial,
+    /// An update that delivers slots as kernels read them.
+    Kernel,
 }
 
 impl LaneName {

@@ -36,7 +36,8 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     let sources = sources(case);
     observed::check(case);
     let equal = case.cover_content(Room::Lifecycle, &[SlotKind::Parameter], "parameter");
-    let covered = case.view.ran(LaneName::Differential);
+    let lanes = [LaneName::Differential, LaneName::Kernel];
+    let covered = lanes.into_iter().any(|lane| case.view.ran(lane));
     let coverage = case.cover(Room::Lifecycle);
     coverage.covered = covered;
     coverage.checks += sources;

@@ -20,6 +20,7 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
         LaneName::Caches,
         LaneName::Routing,
         LaneName::Partial,
+        LaneName::Kernel,
     ];
     lanes.into_iter().find_map(|lane| {
         let mut arms = view.arms.iter().filter(|arm| arm.header.lane == lane);
@@ -27,7 +28,8 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
             let mut phases = arm.phases.iter().rev();
             let phase = phases.find(|phase| {
                 phase.from.is_some()
-                    && (lane == LaneName::Partial || phase.at.is_some_and(|at| at.0 == "B"))
+                    && (matches!(lane, LaneName::Partial | LaneName::Kernel)
+                        || phase.at.is_some_and(|at| at.0 == "B"))
                     && !phase.read_backs.is_empty()
             })?;
             Some((arm, phase))

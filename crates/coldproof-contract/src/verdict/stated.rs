@@ -97,15 +97,22 @@ fn sources(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
 /// The names lane delivers B under its usual names and under every other spelling.
 fn deliveries(case: &mut Case<'_, '_>) {
     let view = case.view;
-    let arms = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Names);
-    let phases = arms.flat_map(|arm| arm.phases.iter().filter(|phase| phase.from.is_some()));
-    let delivered: BTreeSet<_> = phases.filter_map(|phase| phase.at).collect();
+    let of = |lane: LaneName| -> BTreeSet<_> {
+        let arms = view.arms.iter().filter(move |arm| arm.header.lane == lane);
+        let phases = arms.flat_map(|arm| arm.phases.iter().filter(|phase| phase.from.is_some()));
+        phases.filter_map(|phase| phase.at).collect()
+    };
+    // Slots as kernels read them are B's content under other names too, and of another lane.
+    let (delivered, kernel) = (of(LaneName::Names), of(LaneName::Kernel));
     let spelled = |label: &_| view.checkpoint(label).is_some_and(|file| file.content.is_some());
     if delivered.iter().all(|label| spelled(label)) {
         undecided(case, Room::Names, "nothing was delivered under its usual names".to_owned());
     }
     let spellings = view.header.checkpoints.iter().filter(|file| file.content.is_some());
-    for file in spellings.filter(|file| !delivered.contains(&file.label)) {
+    let known = |file: &&CheckpointHeader| {
+        delivered.contains(&file.label) || kernel.contains(&file.label)
+    };
+    for file in spellings.filter(|file| !known(file)) {
         let text = format!("the spelling `{}` was not delivered", file.label);
         undecided(case, Room::Names, text);
     }

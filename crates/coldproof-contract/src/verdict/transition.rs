@@ -167,7 +167,8 @@ fn must_serve(arm: &ArmView<'_>, phase: usize) -> bool {
             | LaneName::Names
             | LaneName::Caches
             | LaneName::Adapters
-            | LaneName::Partial => false,
+            | LaneName::Partial
+            | LaneName::Kernel => false,
         }
 }
 

@@ -153,6 +153,10 @@ impl Engine for Reference {
         self.engine.begin_partial(required, preserved).map_err(translate)
     }
 
+    fn begin_kernel(&mut self, required: &[String]) -> Reply<TransactionId> {
+        self.engine.begin_kernel(required).map_err(translate)
+    }
+
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {
         self.engine.apply(bucket).map_err(translate)
     }

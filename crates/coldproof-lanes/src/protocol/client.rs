@@ -251,6 +251,10 @@ impl Engine for ProcessEngine {
         self.transaction(&Request::Begin { required: required.to_vec() })
     }
 
+    fn begin_kernel(&mut self, required: &[String]) -> Reply<TransactionId> {
+        self.transaction(&Request::BeginKernel { required: required.to_vec() })
+    }
+
     fn begin_partial(&mut self, required: &[String], preserved: &[String]) -> Reply<TransactionId> {
         let (required, preserved) = (required.to_vec(), preserved.to_vec());
         self.transaction(&Request::BeginPartial { required, preserved })

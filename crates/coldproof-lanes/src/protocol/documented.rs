@@ -158,6 +158,7 @@ fn requests() -> Vec<Request> {
         Request::Wake { tag: WakeTag::Weights },
         Request::Begin { required: vec![] },
         Request::BeginPartial { required: vec![], preserved: vec![] },
+        Request::BeginKernel { required: vec![] },
         Request::Apply { bucket: vec![tensor()] },
         Request::Finish,
         Request::Commit,

@@ -28,6 +28,7 @@ pub enum Request {
     Wake { tag: WakeTag },
     Begin { required: Vec<String> },
     BeginPartial { required: Vec<String>, preserved: Vec<String> },
+    BeginKernel { required: Vec<String> },
     Apply { bucket: Vec<TensorRef> },
     Finish,
     Commit,

@@ -91,6 +91,9 @@ fn dispatch(request: Request, engine: &mut dyn EngineUnderTest) -> Reply<Answer>
             let begun = engine.begin_partial(&required, &preserved);
             begun.map(|id| Answer::Transaction { id })
         }
+        Request::BeginKernel { required } => {
+            engine.begin_kernel(&required).map(|id| Answer::Transaction { id })
+        }
         Request::Apply { bucket } => engine.apply(&bucket).map(done),
         Request::Finish => engine.finish().map(done),
         Request::Commit => engine.commit().map(done),

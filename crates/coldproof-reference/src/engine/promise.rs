@@ -14,12 +14,24 @@ pub(crate) struct Promise {
     pub(crate) delivered: BTreeSet<String>,
     /// Sources whose slots stay as they are: an update of whole slots, and not of all of them.
     pub(crate) preserved: Vec<String>,
+    /// What is delivered.
+    pub(crate) format: Format,
+}
+
+/// What an update delivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Sources of a checkpoint, which loaders place and post-load works on.
+    #[default]
+    Checkpoint,
+    /// The bytes of every refreshed slot as kernels read them: nothing is left to compute.
+    Kernel,
 }
 
 impl Promise {
     /// These sources, which are all that the model needs.
     pub(crate) fn of(delivered: &[String]) -> Self {
-        Self { delivered: delivered.iter().cloned().collect(), preserved: Vec::new() }
+        Self { delivered: delivered.iter().cloned().collect(), ..Self::default() }
     }
 }
 
@@ -28,7 +40,10 @@ impl Worker {
     /// halves of two generations are no generation. Values are not looked at, so none decides.
     pub(crate) fn admit_promise(&mut self, promise: &Promise) -> Result<(), Failure> {
         let refused = |text: String| Err(Failure::Refused(text));
-        let Promise { delivered, preserved } = promise;
+        let Promise { delivered, preserved, format } = promise;
+        if *format == Format::Kernel {
+            return self.admit_kernel_promise(delivered);
+        }
         if let Some(name) = delivered.iter().find(|name| !self.catalogue.knows(name)) {
             return refused(format!(
                 "no layer of this model takes the promised tensor `{name}`; leave it out"

@@ -9,6 +9,7 @@ use coldproof_contract::transaction::{MachineError, Phase, Scope, State};
 use coldproof_contract::words::{Generation, TransactionId};
 
 use super::core::Core;
+use super::promise::Format;
 use super::{EngineError, Promise};
 use crate::faults;
 use crate::loader::Load;
@@ -53,11 +54,14 @@ impl Core {
         let kept = promise.clone();
         self.each(move |worker| worker.admit_promise(&kept))?;
         let id = self.machine.next_id();
-        let scope = if promise.preserved.is_empty() { Scope::Full } else { Scope::Partial };
+        // What no checkpoint and no slot of an update in kernel format holds is kept.
+        let whole = promise.preserved.is_empty() && promise.format == Format::Checkpoint;
+        let scope = if whole { Scope::Full } else { Scope::Partial };
         self.machine.begin(id, scope)?;
         self.promise = promise.clone();
         let generation = Generation(self.machine.generation().0 + 1);
-        self.each(move |worker| worker.begin(Load::new(id, generation, reload)))?;
+        let format = promise.format;
+        self.each(move |worker| worker.begin(Load::new(id, generation, reload), format))?;
         Ok(id)
     }
 
@@ -74,13 +78,19 @@ impl Core {
 
     fn apply_to(&mut self, id: TransactionId, tensors: &[TensorRef]) -> Result<(), EngineError> {
         self.check_promise(tensors)?;
-        let bucket = tensors.to_vec();
-        self.each(move |worker| worker.admit(&bucket))?;
+        let (bucket, format) = (tensors.to_vec(), self.promise.format);
+        self.each(move |worker| match format {
+            Format::Checkpoint => worker.admit(&bucket),
+            Format::Kernel => worker.admit_kernel(&bucket),
+        })?;
         self.machine.apply(id)?;
         for tensor in tensors {
             let bytes = tensor.read().map_err(|error| EngineError::refused(error.to_string()))?;
             let (name, bytes) = (tensor.name.clone(), Arc::new(bytes));
-            self.each(move |worker| worker.apply(&name, &bytes))?;
+            self.each(move |worker| match format {
+                Format::Checkpoint => worker.apply(&name, &bytes),
+                Format::Kernel => worker.apply_kernel(&name, &bytes),
+            })?;
         }
         Ok(())
     }
@@ -108,12 +118,16 @@ impl Core {
 
     fn finish_open(&mut self, id: TransactionId) -> Result<(), EngineError> {
         let promise = std::mem::take(&mut self.promise);
+        let format = promise.format;
         self.each(move |worker| {
             worker.check_complete(&promise)?;
             faults::forget_preserved(worker, &promise.preserved)
         })?;
         self.machine.finalize(id)?;
-        self.each(Worker::post_load)?;
+        match format {
+            Format::Checkpoint => self.each(Worker::post_load)?,
+            Format::Kernel => self.each(faults::pack_again)?,
+        };
         Ok(self.machine.verify(id)?)
     }
 
@@ -170,9 +184,12 @@ impl Core {
 }
 
 impl Worker {
-    fn begin(&mut self, load: Load) -> Result<(), Failure> {
+    fn begin(&mut self, load: Load, format: Format) -> Result<(), Failure> {
         self.load = Some(load);
-        self.expect_post_load()
+        match format {
+            Format::Checkpoint => self.expect_post_load(),
+            Format::Kernel => Ok(()),
+        }
     }
 
     /// Whether a bucket may be written: every name, type, shape and length fits, and nothing comes
@@ -201,7 +218,10 @@ impl Worker {
     fn check_complete(&mut self, promise: &Promise) -> Result<(), Failure> {
         let load = self.load()?;
         let preserved = self.catalogue.parts_of(&promise.preserved);
-        let missing = load.missing(self.catalogue.parts(), &preserved);
+        let missing = match promise.format {
+            Format::Checkpoint => load.missing(self.catalogue.parts(), &preserved),
+            Format::Kernel => Vec::new(),
+        };
         if !missing.is_empty() {
             let listed = missing.iter().take(LISTED).map(|name| format!("`{name}`"));
             let listed = listed.collect::<Vec<_>>().join(", ");
@@ -237,7 +257,7 @@ impl Worker {
     }
 }
 
-fn twice(name: &str, before: &str) -> Failure {
+pub(super) fn twice(name: &str, before: &str) -> Failure {
     Failure::Refused(if name == before {
         format!("`{name}` comes twice in this transaction; send each source once")
     } else {

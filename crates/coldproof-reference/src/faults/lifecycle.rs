@@ -4,7 +4,7 @@
 use coldproof_contract::words::{Packing, Span};
 
 use super::{FaultId, Variant};
-use crate::loader::{HeadPart, Hook, Layout, Move, Source, convert_slot, write_moves};
+use crate::loader::{HeadPart, Hook, Layout, Move, Source, convert_slot, layout_of, write_moves};
 use crate::ranks::{Failure, Worker};
 
 /// The hooks of a load in the order of their post-load: all of them, in model order, unless F3.05
@@ -15,6 +15,24 @@ pub(crate) fn dispatched(worker: &Worker) -> Vec<Hook> {
     let late = |hook: &Hook| worker.fault_on(FaultId::F3_05, &hook.layer) == Some(Variant::Twin);
     hooks.extend(deferred.into_iter().filter(late));
     hooks
+}
+
+/// R23: what follows an update in kernel format: nothing, unless the fault packs its object again.
+pub(crate) fn pack_again(worker: &mut Worker) -> Result<(), Failure> {
+    for id in worker.slots.ids() {
+        let spec = &worker.slots[id].spec;
+        let Packing::Panels { width } = spec.packing else { continue };
+        let from = match worker.fault_on(FaultId::R23, &spec.name.0) {
+            Some(Variant::Faulty) => Layout::Plain,
+            Some(Variant::Twin) => layout_of(&worker.slots, id),
+            None => continue,
+        };
+        let panels = Layout::Panels(width as usize);
+        if from != panels {
+            convert_slot(&mut worker.device, &worker.slots, id, &from, &panels)?;
+        }
+    }
+    Ok(())
 }
 
 /// F3.06: takes k and v of its layer. Says whether it took the source.

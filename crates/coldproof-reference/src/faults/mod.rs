@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use caches::invalidation;
 pub(crate) use derived::widen_norm;
-pub(crate) use lifecycle::{apply_head_rows, dispatched, drop_after_full, write_experts};
+pub(crate) use lifecycle::{
+    apply_head_rows, dispatched, drop_after_full, pack_again, write_experts,
+};
 pub(crate) use names::{finds, take_fused};
 pub(crate) use routing::{misplace_expert, replicated_pieces};
 pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
@@ -93,6 +95,8 @@ pub enum FaultId {
     /// States of a recurrence that outlive their weights.
     #[serde(rename = "F7.04")]
     F7_04,
+    /// What is packed already packed again.
+    R23,
     /// Weights of what drafts passed over.
     R50,
     /// Experts of another placement.
@@ -211,6 +215,7 @@ impl FaultId {
             Self::F7_02 => "F7.02",
             Self::F7_03 => "F7.03",
             Self::F7_04 => "F7.04",
+            Self::R23 => "R23",
             Self::R50 => "R50",
             Self::R63 => "R63",
         }

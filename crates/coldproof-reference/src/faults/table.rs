@@ -3,7 +3,7 @@
 use super::{FaultId, FaultRow, Spelling};
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 22] = [
+pub const FAULTS: [FaultRow; 23] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -297,6 +297,20 @@ pub const FAULTS: [FaultRow; 22] = [
         spelling: Spelling::Any,
         fault: "invalidation keeps the states at ends of blocks, whose keys name no generation",
         twin: "invalidation keeps the states at ends of blocks, whose keys name the generation",
+    },
+    FaultRow {
+        id: FaultId::R23,
+        room: "lifecycle",
+        object: "model.layers.0.mlp.experts.w13_weight",
+        others: &["*.experts.w13_weight"],
+        needs: &["*.experts.w13_weight"],
+        code: "loader-stale",
+        family: Some("qwen3_moe"),
+        min_tp: 1,
+        min_ep: 1,
+        spelling: Spelling::Any,
+        fault: "post-load follows an update in kernel format and packs experts that are packed",
+        twin: "post-load looks at the order that the experts lie in and leaves them",
     },
     FaultRow {
         id: FaultId::R50,

@@ -64,6 +64,11 @@ impl Load {
         self.held.keys().cloned().collect()
     }
 
+    /// Notes that a source arrived.
+    pub(crate) fn receive(&mut self, name: &str) {
+        self.received.insert(name.to_owned());
+    }
+
     /// Whether a source of that name arrived.
     pub(crate) fn received(&self, name: &str) -> bool {
         self.received.contains(name)
@@ -96,7 +101,7 @@ impl Load {
 impl Worker {
     /// Writes this rank's part of a source whose name, shape and type were admitted.
     pub(crate) fn apply(&mut self, name: &str, bytes: &Arc<Vec<u8>>) -> Result<(), Failure> {
-        self.load_mut()?.received.insert(name.to_owned());
+        self.load_mut()?.receive(name);
         if let Some(owner) = self.catalogue.repeated_by(name).map(str::to_owned) {
             return self.apply_repeat(name, &owner, bytes);
         }

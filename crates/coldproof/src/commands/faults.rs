@@ -174,6 +174,7 @@ fn findings(
 fn lane(row: &FaultRow) -> &'static str {
     match (row.id, row.room) {
         (FaultId::F4_06, _) => "partial",
+        (FaultId::R23, _) => "kernel",
         (_, "routing") => "routing",
         (_, "names") => "names",
         (_, "caches") => "caches",

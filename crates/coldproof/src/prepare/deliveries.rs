@@ -10,7 +10,7 @@ use coldproof_checkpoint::{
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, SourceHeader};
 use coldproof_contract::routing::SourceRule;
 use coldproof_contract::words::{CheckpointLabel, SlotName};
-use coldproof_lanes::inputs::Delivery;
+use coldproof_lanes::inputs::{Delivery, Format};
 
 use super::failure;
 use super::read::{Loader, Model, Read, read};
@@ -35,6 +35,7 @@ pub(super) fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> D
         required,
         allowed_missing: tied.chain(allowed_missing.iter().cloned()).collect(),
         preserved: Vec::new(),
+        format: Format::Checkpoint,
     }
 }
 
