@@ -18,6 +18,7 @@ mod partial;
 mod recaptured;
 mod record;
 mod refused;
+mod replicas;
 mod rooms;
 mod routing;
 mod state;

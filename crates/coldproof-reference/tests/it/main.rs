@@ -10,5 +10,6 @@ mod fixtures;
 mod images;
 mod partial;
 mod refusals;
+mod replicas;
 mod sleep;
 mod update;

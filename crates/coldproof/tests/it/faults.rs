@@ -16,7 +16,8 @@ struct Row {
 fn table() -> Vec<Row> {
     let text = include_str!("../../../../docs/faults.md");
     let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
-    let rows = text.lines().filter(|line| ["| F", "| R6"].iter().any(|id| line.starts_with(id)));
+    let rows =
+        text.lines().filter(|line| ["| F", "| R4", "| R6"].iter().any(|id| line.starts_with(id)));
     rows.map(|line| {
         let cells: Vec<String> = line.trim_matches('|').split('|').map(cell).collect();
         Row {
