@@ -112,8 +112,8 @@ fn mixed_bytes(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, old: 
     passed_over(case, site, phase, old, &actual, &slots);
 }
 
-/// Ranks that an update did not reach, where it reached all others. An engine that passes ranks over
-/// is one fault, in whichever transactions it does.
+/// Ranks that an update did not reach, where it reached all others. An engine that passes ranks
+/// over is one fault, in whichever transactions it does.
 pub(crate) fn passed_over(
     case: &mut Case<'_, '_>,
     site: Site,
