@@ -183,11 +183,7 @@ fn ranks_of_two_replicas_that_state_two_generations_are_mixed() {
 
 #[test]
 fn a_replica_that_nobody_asked_is_not_proven() {
-    let asked = |fact: &Fact| match fact {
-        Fact::Logits(_) | Fact::Launch(_) => true,
-        Fact::Control(_) => false,
-        _ => false,
-    };
+    let asked = |fact: &Fact| matches!(fact, Fact::Logits(_) | Fact::Launch(_));
     // Neither before nor after: nothing of it is missing by name.
     let mut run = two();
     for arm in ["cold-b", "composite"] {

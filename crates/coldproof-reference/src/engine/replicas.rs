@@ -301,8 +301,6 @@ impl Replicas {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
     use camino::Utf8Path;
     use coldproof_checkpoint::Checkpoint;
     use coldproof_checkpoint::arch::ModelConfig;
