@@ -66,7 +66,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         driver.phase("to", &new, Some(&inputs.to.label));
         adapter(driver, &pair.to, &pair.to.folder)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
-        driver.serve(&apart, 0).map(drop)
+        driver.serve(&apart, 0)
     });
     lane.arm(header("adapters", Some(COLD_ADAPTER)), |inputs, driver| {
         driver.phase("before", &old, None);
@@ -83,7 +83,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         }
         driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 1)?;
-        driver.serve(&inputs.requests.adapted(None), 0).map(drop)
+        driver.serve(&inputs.requests.adapted(None), 0)
     });
 }
 

@@ -34,10 +34,19 @@ pub(crate) fn run(
 ) -> ArmResult<()> {
     let (targets, left) = targets(slots);
     let facts = driver.step(StepName::Control, |engine| {
-        let before = replay(engine, request)?;
-        let mut one =
-            |target: &Target<'_>| Ok((target.rank, control(engine, target, request, before)?));
-        targets.iter().map(&mut one).collect::<Reply<Vec<_>>>()
+        // A replay shows the slots of the replica that serves it, and of no other.
+        let mut of: BTreeMap<u32, (GenerateRequest, Hex128)> = BTreeMap::new();
+        for replica in targets.iter().map(|target| target.rank.dp).collect::<BTreeSet<_>>() {
+            let request = request.on(replica);
+            let before = replay(engine, &request)?;
+            of.insert(replica, (request, before));
+        }
+        let one = |target: &Target<'_>| {
+            let (request, before) = of.get(&target.rank.dp)?;
+            let control = control(engine, target, request, *before);
+            Some(control.map(|fact| (target.rank, fact)))
+        };
+        targets.iter().filter_map(one).collect::<Reply<Vec<_>>>()
     })?;
     let left = left.into_iter().map(|(rank, slot)| {
         let reason = format!(

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
 use coldproof_contract::evidence::{
-    ApplicationFact, Fact, LogitsFact, LogitsRow, PhaseFact, RequestStage, StepFact, StepOutcome,
+    ApplicationFact, ArmHeader, Fact, LogitsFact, LogitsRow, PhaseFact, RequestStage, StepFact,
+    StepOutcome,
 };
 use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
 
@@ -33,6 +34,8 @@ pub struct Driver<'a, 'p> {
     engine: Box<dyn EngineUnderTest>,
     recorder: &'a mut Recorder<'p>,
     cursor: ArmCursor,
+    /// Replicas, each of which every request is served by.
+    replicas: u32,
     deadline: Duration,
     slowest_serve: Duration,
     hello: Capabilities,
@@ -52,22 +55,23 @@ pub struct Driver<'a, 'p> {
 }
 
 impl<'a, 'p> Driver<'a, 'p> {
-    /// Takes an engine that was just started for `arm`.
+    /// Takes an engine that was just started for this arm.
     pub(crate) fn new(
         engine: Box<dyn EngineUnderTest>,
         recorder: &'a mut Recorder<'p>,
-        arm: &str,
+        arm: &ArmHeader,
         deadline: Duration,
         orders: Rc<Orders>,
         skipped: &'a [StepName],
     ) -> Self {
-        let cursor = ArmCursor::new(arm, recorder);
+        let cursor = ArmCursor::new(&arm.arm, recorder);
         let hello = Capabilities::unknown();
         let slowest_serve = Duration::ZERO;
         Self {
             engine,
             recorder,
             cursor,
+            replicas: arm.topology.dp,
             deadline,
             slowest_serve,
             hello,
@@ -211,26 +215,31 @@ impl<'a, 'p> Driver<'a, 'p> {
         }
     }
 
-    /// Serves one request as a step and records its outputs.
+    /// Serves one request on every replica, as a step each, and records its outputs.
     ///
     /// # Errors
     /// As [`Driver::step`].
-    pub fn serve(&mut self, request: &GenerateRequest, repeat: u32) -> ArmResult<Output> {
-        let output = self.step(StepName::Serve, |engine| engine.generate(request))?;
-        self.outputs(request, repeat, 1, &output);
-        Ok(output)
+    pub fn serve(&mut self, request: &GenerateRequest, repeat: u32) -> ArmResult<()> {
+        for request in (0..self.replicas).map(|replica| request.on(replica)) {
+            let output = self.step(StepName::Serve, |engine| engine.generate(&request))?;
+            self.outputs(&request, repeat, 1, &output);
+        }
+        Ok(())
     }
 
-    /// Serves requests together as one step and records the outputs of each.
+    /// Serves requests together on every replica, as a step each, and records the outputs of each.
     ///
     /// # Errors
     /// As [`Driver::step`].
     pub fn serve_batch(&mut self, requests: &[GenerateRequest]) -> ArmResult<()> {
-        let outputs = self.step(StepName::Serve, |engine| engine.generate_batch(requests))?;
         let batch = u32::try_from(requests.len()).unwrap_or(u32::MAX);
-        // A request without an output is one that was not served: the checks demand it.
-        for (request, output) in requests.iter().zip(&outputs) {
-            self.outputs(request, 0, batch, output);
+        for replica in 0..self.replicas {
+            let own: Vec<_> = requests.iter().map(|request| request.on(replica)).collect();
+            let outputs = self.step(StepName::Serve, |engine| engine.generate_batch(&own))?;
+            // A request without an output is one that was not served: the checks demand it.
+            for (request, output) in own.iter().zip(&outputs) {
+                self.outputs(request, 0, batch, output);
+            }
         }
         Ok(())
     }
@@ -248,7 +257,7 @@ impl<'a, 'p> Driver<'a, 'p> {
                 batch,
                 rows: rows.iter().map(|(position, row)| logits_row(*position, row)).collect(),
             };
-            self.record(Rank::default(), Fact::Logits(fact));
+            self.record(Rank::first_of(request.replica), Fact::Logits(fact));
         }
     }
 

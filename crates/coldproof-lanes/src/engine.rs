@@ -124,6 +124,27 @@ pub struct GenerateRequest {
     /// Whether caches of prepared images and of the encoder's output may serve it.
     #[serde(default)]
     pub use_encoder_cache: bool,
+    /// The data-parallel replica that serves it, counted from 0.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub replica: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+const fn is_first(replica: &u32) -> bool {
+    *replica == 0
+}
+
+impl GenerateRequest {
+    /// The same request of one replica. Each has its own name in evidence, where one name is one
+    /// fact.
+    #[must_use]
+    pub fn on(&self, replica: u32) -> Self {
+        let name = match replica {
+            0 => self.name.clone(),
+            _ => format!("{}@dp{replica}", self.name),
+        };
+        Self { name, replica, ..self.clone() }
+    }
 }
 
 /// The outputs of a request.

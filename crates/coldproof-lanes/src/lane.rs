@@ -58,15 +58,14 @@ impl<'p> Lane<'_, 'p> {
             false => self.factory.start(&spec),
         };
         let deadline = Duration::from_millis(self.inputs.deadline_ms);
-        let arm = header.arm.clone();
-        self.arms.push(header);
+        self.arms.push(header.clone());
         let (engine, started): (Box<dyn EngineUnderTest>, Reply<()>) = match started {
             Ok(engine) => (engine, Ok(())),
             Err(error) => (Box::new(crate::adapters::Absent), Err(error)),
         };
         let orders = Rc::clone(&self.orders);
         let skipped = &self.inputs.skipped;
-        let mut driver = Driver::new(engine, self.recorder, &arm, deadline, orders, skipped);
+        let mut driver = Driver::new(engine, self.recorder, &header, deadline, orders, skipped);
         let result = driver.hello(started).and_then(|hello| {
             if !cold {
                 self.hello.get_or_insert(hello);

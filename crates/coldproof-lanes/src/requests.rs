@@ -109,6 +109,7 @@ impl Requests {
             adapter: None,
             images: Vec::new(),
             use_encoder_cache: false,
+            replica: 0,
         }
     }
 
@@ -130,6 +131,7 @@ impl Requests {
                 adapter: None,
                 images: Vec::new(),
                 use_encoder_cache: false,
+                replica: 0,
             }
         };
         (0..batch).map(row).collect()
@@ -149,6 +151,7 @@ impl Requests {
             adapter: None,
             images: Vec::new(),
             use_encoder_cache: false,
+            replica: 0,
         }
     }
 
@@ -173,6 +176,7 @@ impl Requests {
             adapter: None,
             images: Vec::new(),
             use_encoder_cache: false,
+            replica: 0,
         };
         let seen = || self.with_image("control", 1, text.clone());
         images.then(seen).flatten().unwrap_or(text)

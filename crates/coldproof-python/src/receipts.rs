@@ -87,7 +87,7 @@ pub(crate) fn reconcile(
 }
 
 const fn rank_of((pp, ep, tp): RankTuple) -> Rank {
-    Rank { pp, ep, tp }
+    Rank { dp: 0, pp, ep, tp }
 }
 
 fn hex(digits: &str) -> Option<Hex128> {

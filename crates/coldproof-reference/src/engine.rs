@@ -1,6 +1,7 @@
 //! The façade: commands, claims and probes of one engine.
 //!
-//! Every call is synchronous and ends by the deadline. Commands change the engine, claims are what
+//! Every call is synchronous and ends by the deadline. Every command goes to every replica, and a
+//! request to the one that it names. Commands change the engine, claims are what
 //! it says of itself, probes observe it past that.
 
 mod adapters;
@@ -14,6 +15,8 @@ mod images;
 mod kernel_format;
 mod probe;
 mod promise;
+mod ready;
+mod replicas;
 mod request;
 mod serve;
 mod speculate;
@@ -30,17 +33,18 @@ pub use config::{EngineConfig, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;
-pub(crate) use promise::Promise;
+pub(crate) use promise::{Format, Promise};
 pub use request::{GenerateRequest, Image, Mode, Output};
 
 pub(crate) use self::core::Core;
+pub(crate) use replicas::Replicas;
 
 use crate::faults::lying::Liar;
 
 /// An inference engine that is right, unless it was started with faults.
 #[derive(Debug)]
 pub struct Engine {
-    core: Core,
+    replicas: Replicas,
     liar: Option<Liar>,
 }
 
@@ -52,17 +56,16 @@ impl Engine {
     /// A topology that does not divide the model, or a configuration that cannot be built.
     pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
         let liar = if config.lying { Some(Liar::start(&config)?) } else { None };
-        Ok(Self { core: Core::start(config)?, liar })
+        Ok(Self { replicas: Replicas::start(&config)?, liar })
     }
 
     /// How long any later call may take.
     pub fn set_deadline(&mut self, deadline: std::time::Duration) {
-        let set = |core: &mut Core| {
-            core.set_deadline(deadline);
-            Ok::<(), EngineError>(())
-        };
         // Setting a value cannot fail.
-        let _ = self.command(set);
+        let _ = self.each(|core| {
+            core.set_deadline(deadline);
+            Ok(())
+        });
     }
 
     /// Loads a whole checkpoint in one transaction, in place where there was one before, and
@@ -71,7 +74,7 @@ impl Engine {
     /// # Errors
     /// A source that is missing, unknown, repeated or misshapen; an engine that is serving.
     pub fn load(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        self.command(|core| core.load(tensors))
+        self.command(|replicas| replicas.load(tensors))
     }
 
     /// Captures the decode graphs `decode-1`, `decode-2` and `decode-4`.
@@ -79,27 +82,27 @@ impl Engine {
     /// # Errors
     /// Nothing is loaded, or graphs are captured already.
     pub fn capture(&mut self) -> Result<(), EngineError> {
-        self.command(Core::capture)
+        self.each(Core::capture)
     }
 
-    /// Serves one request.
+    /// Serves one request, on the replica that it names.
     ///
     /// # Errors
-    /// The engine is not serving, or the request does not fit it.
+    /// The engine is not serving, has no such replica, or the request does not fit it.
     pub fn generate(&mut self, request: &GenerateRequest) -> Result<Output, EngineError> {
         let mut outputs = self.generate_batch(std::slice::from_ref(request))?;
         Ok(outputs.pop().unwrap_or_default())
     }
 
-    /// Serves requests together, one row each in every decode step.
+    /// Serves requests together, one row each in every decode step of the replica that they name.
     ///
     /// # Errors
-    /// The engine is not serving, or a request does not fit it.
+    /// The engine is not serving, has no such replica, or a request does not fit it.
     pub fn generate_batch(
         &mut self,
         requests: &[GenerateRequest],
     ) -> Result<Vec<Output>, EngineError> {
-        self.command(|core| core.generate(requests))
+        self.command(|replicas| replicas.generate(requests))
     }
 
     /// Loads the LoRA adapter in a folder under a name. The one that has the name is written over,
@@ -111,7 +114,7 @@ impl Engine {
     pub fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Result<(), EngineError> {
         let lora = Lora::read(folder).map_err(|error| EngineError::refused(error.to_string()))?;
         let lora = Arc::new(lora);
-        self.command(|core| core.load_adapter(name, &lora))
+        self.each(|core| core.load_adapter(name, &lora))
     }
 
     /// Admits no more requests.
@@ -119,7 +122,7 @@ impl Engine {
     /// # Errors
     /// It is paused already.
     pub fn pause(&mut self) -> Result<(), EngineError> {
-        self.command(Core::pause)
+        self.each(Core::pause)
     }
 
     /// Gives device memory back: level 1 keeps weights and buffers on the host, level 2 keeps
@@ -128,7 +131,7 @@ impl Engine {
     /// # Errors
     /// It is serving, asleep, or in a transaction.
     pub fn sleep(&mut self, level: u8) -> Result<(), EngineError> {
-        self.command(|core| core.sleep(level))
+        self.each(|core| core.sleep(level))
     }
 
     /// Takes device memory back at the old addresses, by tag: `weights`, then `kv_cache`.
@@ -136,7 +139,7 @@ impl Engine {
     /// # Errors
     /// An unknown tag, or one that is in memory.
     pub fn wake(&mut self, tag: &str) -> Result<(), EngineError> {
-        self.command(|core| core.wake(tag))
+        self.each(|core| core.wake(tag))
     }
 
     /// Opens an update of all weights that promises these sources. With no names it promises what
@@ -145,7 +148,7 @@ impl Engine {
     /// # Errors
     /// It is serving, asleep or in a transaction, or a promised source is none of the model's.
     pub fn begin(&mut self, promised: &[String]) -> Result<TransactionId, EngineError> {
-        self.command(|core| core.begin(&Promise::of(promised)))
+        self.command(|replicas| replicas.begin(&Promise::of(promised)))
     }
 
     /// Opens an update of whole slots that keeps the bytes of all others. What is in neither list
@@ -160,7 +163,7 @@ impl Engine {
         preserved: &[String],
     ) -> Result<TransactionId, EngineError> {
         let promise = Promise { preserved: preserved.to_vec(), ..Promise::of(delivered) };
-        self.command(|core| core.begin(&promise))
+        self.command(|replicas| replicas.begin(&promise))
     }
 
     /// Opens an update in kernel format: every slot that an update refreshes, under its own name, as
@@ -170,7 +173,8 @@ impl Engine {
     /// As [`Engine::begin`]; a slot that is left out or is none of these, more than one rank, an
     /// engine whose weights are no whole generation.
     pub fn begin_kernel(&mut self, slots: &[String]) -> Result<TransactionId, EngineError> {
-        self.command(|core| core.begin_kernel(slots))
+        let promise = Promise { format: Format::Kernel, ..Promise::of(slots) };
+        self.command(|replicas| replicas.begin(&promise))
     }
 
     /// Writes a bucket of whole tensors; they may come in any order over any number of calls.
@@ -179,7 +183,7 @@ impl Engine {
     /// A tensor that is unknown, misshapen, repeated or not promised, or cannot be read. After the
     /// first write the transaction has then failed for good.
     pub fn apply(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        self.command(|core| core.apply(tensors))
+        self.command(|replicas| replicas.apply(tensors))
     }
 
     /// Runs every layer's post-load, in place.
@@ -187,7 +191,7 @@ impl Engine {
     /// # Errors
     /// Sources are missing; the transaction has then failed.
     pub fn finish(&mut self) -> Result<(), EngineError> {
-        self.command(Core::finish)
+        self.command(Replicas::finish)
     }
 
     /// Makes the finished update the generation that is served.
@@ -195,7 +199,7 @@ impl Engine {
     /// # Errors
     /// It is not finished.
     pub fn commit(&mut self) -> Result<Generation, EngineError> {
-        self.command(Core::commit)
+        self.command(Replicas::commit)
     }
 
     /// Gives the open transaction up. Before the first write the old weights stand; after it only
@@ -204,7 +208,7 @@ impl Engine {
     /// # Errors
     /// None is open.
     pub fn abort(&mut self) -> Result<(), EngineError> {
-        self.command(Core::abort)
+        self.command(Replicas::abort)
     }
 
     /// Lets every cache answer the committed generation.
@@ -212,7 +216,7 @@ impl Engine {
     /// # Errors
     /// A transaction is open or failed.
     pub fn invalidate(&mut self) -> Result<(), EngineError> {
-        self.command(Core::invalidate)
+        self.each(Core::invalidate)
     }
 
     /// Admits requests again.
@@ -221,35 +225,43 @@ impl Engine {
     /// A transaction is open or failed, weights are not in memory, or caches are of another
     /// generation.
     pub fn resume(&mut self) -> Result<(), EngineError> {
-        self.command(Core::resume)
+        self.each(Core::resume)
     }
 
     /// Whether the model takes images.
     #[must_use]
     pub fn takes_images(&self) -> bool {
-        self.core.dims.vision.is_some()
+        self.replicas.takes_images()
     }
 
     /// The ranks that it was started with.
     #[must_use]
     pub const fn topology(&self) -> Topology {
-        self.core.config.topology
+        self.replicas.topology()
     }
 
     /// Ends the engine.
     pub fn shutdown(&mut self) {
-        self.core.end("it was shut down");
+        self.replicas.end("it was shut down");
         self.liar = None;
     }
 
     fn command<T>(
         &mut self,
-        command: impl Fn(&mut Core) -> Result<T, EngineError>,
+        command: impl Fn(&mut Replicas) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         if let Some(liar) = &mut self.liar {
             liar.follow(&command);
         }
-        command(&mut self.core)
+        command(&mut self.replicas)
+    }
+
+    /// A command that every replica takes alike.
+    fn each<T: PartialEq>(
+        &mut self,
+        command: impl Fn(&mut Core) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.command(|replicas| replicas.each(&command))
     }
 }
 
@@ -262,7 +274,7 @@ impl Engine {
     pub fn claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
         match &mut self.liar {
             Some(liar) => liar.claims(),
-            None => self.core.claims(),
+            None => self.replicas.facts(Core::claims),
         }
     }
 
@@ -274,7 +286,7 @@ impl Engine {
     pub fn drain_claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
         match &mut self.liar {
             Some(liar) => liar.drain_claims(),
-            None => self.core.drain_claims(),
+            None => self.replicas.facts(Core::drain_claims),
         }
     }
 }
@@ -286,7 +298,7 @@ impl Engine {
     /// # Errors
     /// A rank does not answer.
     pub fn allocator_log(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
-        self.core.allocator_log()
+        self.replicas.facts(Core::allocator_log)
     }
 
     /// Nodes of all captured graphs, as they are now.
@@ -294,7 +306,7 @@ impl Engine {
     /// # Errors
     /// A rank does not answer.
     pub fn graph_nodes(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
-        self.core.graph_nodes()
+        self.replicas.facts(Core::graph_nodes)
     }
 
     /// Kernels that ran since the last call.
@@ -302,7 +314,7 @@ impl Engine {
     /// # Errors
     /// A rank does not answer.
     pub fn launches(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
-        self.core.launches()
+        self.replicas.facts(Core::launches)
     }
 
     /// Device bytes, whoever owns them.
@@ -315,7 +327,7 @@ impl Engine {
         address: Address,
         bytes: u64,
     ) -> Result<Vec<u8>, EngineError> {
-        self.core.read(rank, address, bytes)
+        self.replicas.at(rank, |core| core.read(rank, address, bytes))
     }
 
     /// Overwrites device bytes, whoever owns them.
@@ -323,7 +335,7 @@ impl Engine {
     /// # Errors
     /// No memory backs them, or the engine has ended.
     pub fn write(&mut self, rank: Rank, address: Address, bytes: &[u8]) -> Result<(), EngineError> {
-        self.core.write(rank, address, bytes)
+        self.replicas.at(rank, |core| core.write(rank, address, bytes))
     }
 
     /// Lets another owner take and fill all free memory until it is released. Gives its bytes.
@@ -331,7 +343,7 @@ impl Engine {
     /// # Errors
     /// The engine has ended.
     pub fn pressure(&mut self) -> Result<u64, EngineError> {
-        self.core.pressure()
+        self.replicas.sum(Core::pressure)
     }
 
     /// Frees what [`Engine::pressure`] took; what it wrote stays.
@@ -339,7 +351,7 @@ impl Engine {
     /// # Errors
     /// The engine has ended.
     pub fn release_pressure(&mut self) -> Result<(), EngineError> {
-        self.core.release_pressure()
+        self.replicas.each(Core::release_pressure)
     }
 
     /// Fills all free memory with garbage.
@@ -347,7 +359,7 @@ impl Engine {
     /// # Errors
     /// The engine has ended.
     pub fn poison_free(&mut self) -> Result<(), EngineError> {
-        self.core.poison_free()
+        self.replicas.each(Core::poison_free)
     }
 
     /// Replays a graph on whatever its inputs hold, in whatever state the engine is. Over unmapped
@@ -356,12 +368,12 @@ impl Engine {
     /// # Errors
     /// There is no such graph, or a device died.
     pub fn replay(&mut self, graph: &str) -> Result<(), EngineError> {
-        self.core.replay(graph)
+        self.replicas.each(|core| core.replay(graph))
     }
 
     /// A handle that ends every wait of this engine from another thread.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
-        Canceller(Arc::clone(&self.core.cancel))
+        Canceller(self.replicas.cancel())
     }
 }

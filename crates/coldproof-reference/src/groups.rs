@@ -30,10 +30,11 @@ impl Groups {
         Self { tensor, experts: Collective::single(), previous: None, next: None }
     }
 
-    /// The groups of every rank of a topology, in rank order.
+    /// The groups of every rank of one replica of a topology, in rank order: replicas share none.
     #[must_use]
     pub fn of(topology: Topology) -> Vec<Self> {
-        let Topology { tp, pp, ep } = topology;
+        let topology = topology.replica();
+        let Topology { tp, pp, ep, .. } = topology;
         let mut groups: Vec<Self> = topology.ranks().map(|_| Self::single()).collect();
         let mut meet = |ranks: Vec<Rank>, end: fn(&mut Self, Collective)| {
             for (rank, collective) in ranks.iter().zip(Collective::group(ranks.len())) {
@@ -43,16 +44,16 @@ impl Groups {
             }
         };
         for (pp, ep) in pairs(pp, ep) {
-            let ranks = (0..tp).map(|tp| Rank { pp, ep, tp });
+            let ranks = (0..tp).map(|tp| Rank { dp: 0, pp, ep, tp });
             meet(ranks.collect(), |groups, end| groups.tensor = end);
         }
         for (pp, tp) in pairs(pp, tp) {
-            let ranks = (0..ep).map(|ep| Rank { pp, ep, tp });
+            let ranks = (0..ep).map(|ep| Rank { dp: 0, pp, ep, tp });
             meet(ranks.collect(), |groups, end| groups.experts = end);
         }
         for (ep, tp) in pairs(ep, tp) {
             for pp in 1..pp {
-                let ranks = vec![Rank { pp: pp - 1, ep, tp }, Rank { pp, ep, tp }];
+                let ranks = vec![Rank { dp: 0, pp: pp - 1, ep, tp }, Rank { dp: 0, pp, ep, tp }];
                 meet(ranks, |groups, end| match end.rank() {
                     0 => groups.next = Some(end),
                     _ => groups.previous = Some(end),
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn every_rank_meets_those_that_share_all_but_one_coordinate() {
-        let topology = Topology { tp: 2, pp: 3, ep: 2 };
+        let topology = Topology { tp: 2, pp: 3, ep: 2, dp: 1 };
         let all = Groups::of(topology);
         thread::scope(|scope| {
             for (rank, groups) in topology.ranks().zip(&all) {

@@ -157,6 +157,9 @@ pub struct ProveArgs {
     /// Expert-parallel ranks.
     #[arg(long, value_name = "N")]
     pub ep: Option<u32>,
+    /// Data-parallel replicas: whole engines that share nothing and take every update together.
+    #[arg(long, value_name = "N")]
+    pub dp: Option<u32>,
     /// Let a draft model decode speculatively for the model: a small one is made. Both are one
     /// checkpoint and one update.
     #[arg(long)]
@@ -219,6 +222,7 @@ const PROVE_EXAMPLES: &str = "\
 Examples:
   coldproof prove
   coldproof prove --from step-100 --to step-101 --tp 2 --out run
+  coldproof prove --from A --to B --tp 2 --dp 2         two replicas of two ranks
   coldproof prove --from A --to B --lane differential --lane caches
   coldproof prove --from A --to B --require 1,2,3,transition --format json
   coldproof prove --fault F2.01 --lying

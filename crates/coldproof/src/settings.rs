@@ -31,6 +31,8 @@ pub(crate) struct ProveSettings {
     pub(crate) pp: u32,
     /// Ranks that experts are spread over; absent where that was left open.
     pub(crate) ep: Option<u32>,
+    /// Data-parallel replicas; absent where that was left open.
+    pub(crate) dp: Option<u32>,
     /// Lanes to run.
     pub(crate) lanes: BTreeSet<LaneName>,
     /// What must be proven.
@@ -123,7 +125,7 @@ impl ProveSettings {
             (None, Some(_)) => return Err(one_alone("--to", "--from", PAIR)),
         };
         let adapters = adapters(args, engine.is_embedded())?;
-        let (tp, pp, ep) = topology(args, engine.is_embedded())?;
+        topology(args, engine.is_embedded())?;
         let lanes = lanes(&args.lanes, adapters.is_some(), engine.is_embedded())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
             (false, _) => requirements(&args.require)?,
@@ -140,9 +142,10 @@ impl ProveSettings {
         Ok(Self {
             checkpoints,
             draft: draft(args, engine.is_embedded())?,
-            tp,
-            pp,
-            ep,
+            tp: args.tp,
+            pp: args.pp,
+            ep: args.ep,
+            dp: args.dp,
             lanes,
             required,
             engine,
@@ -227,16 +230,17 @@ fn draft(args: &ProveArgs, embedded: bool) -> Result<Option<DraftSettings>, Fail
     Ok(draft)
 }
 
-/// Ranks along each axis.
-fn topology(args: &ProveArgs, embedded: bool) -> Result<(Option<u32>, u32, Option<u32>), Failure> {
-    let axes = [("--tp", args.tp), ("--pp", Some(args.pp)), ("--ep", args.ep)];
+/// Whether there can be as many ranks along each axis.
+fn topology(args: &ProveArgs, embedded: bool) -> Result<(), Failure> {
+    let axes = [("--tp", args.tp), ("--pp", Some(args.pp)), ("--ep", args.ep), ("--dp", args.dp)];
     for (option, value) in axes {
         if value == Some(0) {
             let text = format!("{option} 0 is no topology");
             return Err(Failure::usage(option, text, "the smallest is 1"));
         }
     }
-    for (option, value) in [("--pp", args.pp), ("--ep", args.ep.unwrap_or(1))] {
+    for (option, value) in axes.into_iter().skip(1) {
+        let value = value.unwrap_or(1);
         if value != 1 && !embedded {
             return Err(Failure::usage(
                 option,
@@ -245,7 +249,7 @@ fn topology(args: &ProveArgs, embedded: bool) -> Result<(Option<u32>, u32, Optio
             ));
         }
     }
-    Ok((args.tp, args.pp, args.ep))
+    Ok(())
 }
 
 /// `NAME=JSON` pairs as one JSON object; what is no JSON is text.

@@ -1,7 +1,7 @@
 //! An adapter is its content: what was computed with one is not served for another of its name
 //! (R40).
 
-use super::check::rows;
+use super::check::{rows, unasked};
 use crate::evidence::{ArmView, LaneName, LogitsFact, LogitsRow, Observed, PhaseView, Seen};
 use crate::verdict::{Case, Finding, FindingCode, Room};
 use crate::words::Hex128;
@@ -49,6 +49,9 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
     let asked: Vec<Answer<'_, '_>> = asked.filter(|seen| seen.fact.adapter.is_some()).collect();
     if asked.is_empty() {
         undecided(case, format!("arm `{}` asked for no adapter", arm.header.arm));
+    }
+    for replica in unasked(arm, |fact| fact.adapter.is_some()) {
+        undecided(case, format!("replica {replica} was asked for no adapter"));
     }
     asked.into_iter().map(|first| request_check(case, index, arm, first)).sum()
 }
@@ -140,7 +143,8 @@ fn reused(
     what: &str,
 ) {
     let request = &seen.fact.request;
-    let finding = Finding::new(FindingCode::AdapterReused, adapter, 0)
+    let rank = case.rank_index(site.0, seen.rank);
+    let finding = Finding::new(FindingCode::AdapterReused, adapter, rank)
         .expected(format!("{full} rows computed"), format!("{now} rows computed"))
         .why(format!("request `{request}` took {} rows from entries {what}", full - now))
         .event(
@@ -161,7 +165,8 @@ fn unchanged(
 ) {
     let request = &seen.fact.request;
     let text = format!("request `{request}` has the logits of content {old}");
-    let finding = Finding::new(FindingCode::AdapterReused, adapter, 0)
+    let rank = case.rank_index(site.0, seen.rank);
+    let finding = Finding::new(FindingCode::AdapterReused, adapter, rank)
         .expected(format!("the logits of content {new}"), text.clone())
         .why("the name was loaded again, and what it names is still the old content")
         .event("logits", phase.step_name(seen.step), seen.seq, text);
@@ -180,7 +185,8 @@ fn bases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
         let key = (wanted.fact.request.as_str(), wanted.fact.mode.as_str(), 0);
         // After the first phase outputs are compared as those of every update.
         if let Some(seen) = before.logits.get(&key).filter(|seen| !same(wanted, seen)) {
-            let finding = Finding::new(FindingCode::OutputUnexplained, key.0, 0)
+            let rank = case.rank_index(index, seen.rank);
+            let finding = Finding::new(FindingCode::OutputUnexplained, key.0, rank)
                 .expected("the logits of the base model without any adapter", "others")
                 .why("a request that names no adapter is served by the base model alone")
                 .event(

@@ -42,6 +42,11 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             let text = format!("arm `{}` ended before its update", arm.header.arm);
             case.cover(Room::Caches).undecided.insert(text);
         }
+        for replica in unasked(arm, |_| true) {
+            let text =
+                format!("no request was served on replica {replica}, whose caches are its own");
+            case.cover(Room::Caches).undecided.insert(text);
+        }
         for (total, (stage, cache)) in hits.iter_mut().zip(CACHES) {
             *total += arm_check(case, index, arm, (stage, cache));
         }
@@ -54,6 +59,17 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         case.cover(Room::Caches).proven = proven(hits);
     }
     adapters::check(case);
+}
+
+/// Replicas beside the first that answered no such request before the update.
+pub(super) fn unasked(
+    arm: &ArmView<'_>,
+    such: impl Fn(&LogitsFact) -> bool,
+) -> impl Iterator<Item = u32> {
+    let logits = arm.phases.first().into_iter().flat_map(|before| before.logits.values());
+    let asked: BTreeSet<u32> =
+        logits.filter(|seen| such(seen.fact)).map(|seen| seen.rank.dp).collect();
+    (1..arm.header.topology.dp).filter(move |replica| !asked.contains(replica))
 }
 
 fn proven([model, encoder, processor, draft]: [u64; CACHES.len()]) -> String {
@@ -197,7 +213,8 @@ fn after(
         return;
     }
     let hit = saved(before, asked, stage);
-    let finding = Finding::new(FindingCode::CacheStale, cache, 0)
+    let rank = case.rank_index(site.0, seen.rank);
+    let finding = Finding::new(FindingCode::CacheStale, cache, rank)
         .expected(format!("{full} rows computed"), format!("{now} rows computed"))
         .why(format!(
             "request `{request}` took {} rows from entries of the generation before `{}`{}",
@@ -221,8 +238,11 @@ fn versions(case: &mut Case<'_, '_>, site: (usize, usize), arm: &ArmView<'_>) {
     let (before, phase) = (&arm.phases[0], &arm.phases[site.1]);
     for seen in phase.caches.iter().filter(|seen| choice(&seen.fact.cache) == CacheChoice::KeepOld)
     {
-        let same = |old: &&CacheFact| old.cache == seen.fact.cache;
-        let Some(old) = before.caches.iter().map(|seen| seen.fact).find(same) else { continue };
+        let old = before
+            .caches
+            .iter()
+            .find(|old| (old.rank, &old.fact.cache) == (seen.rank, &seen.fact.cache));
+        let Some(old) = old.map(|old| old.fact) else { continue };
         if old.version == seen.fact.version || seen.fact.entries == 0 {
             continue;
         }

@@ -6,7 +6,7 @@ use std::io::{BufRead, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Event, Header, SCHEMA};
-use crate::words::Rank;
+use crate::words::{Rank, Topology};
 
 /// A recorded run.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +158,8 @@ const RANKS_MAX: u32 = 1 << 16;
 fn check_topologies(header: &Header) -> Result<(), RecordError> {
     let arms = header.arms.iter().map(|arm| arm.topology);
     for topology in arms.chain([header.engine.topology]) {
-        let size = topology.tp.checked_mul(topology.pp).and_then(|n| n.checked_mul(topology.ep));
+        let Topology { tp, pp, ep, dp } = topology;
+        let size = [pp, ep, dp].into_iter().try_fold(tp, u32::checked_mul);
         if size.is_none_or(|size| size == 0 || size > RANKS_MAX) {
             let reason = format!("a topology has from 1 to {RANKS_MAX} ranks, not {topology:?}");
             return Err(RecordError::Malformed { line: 1, reason });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Mismatch, decoded, expected};
-use super::{Placement, SourceRule};
+use super::{Placement, SourceRule, passed_over};
 use crate::evidence::{ArmView, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
 use crate::words::{Rank, SlotName};
@@ -54,17 +54,17 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
         if phase.origins.is_empty() {
             continue;
         }
-        let mut wrong: BTreeMap<&SlotName, Vec<(Rank, Mismatch)>> = BTreeMap::new();
+        let mut found: BTreeMap<&SlotName, Vec<(Rank, Mismatch)>> = BTreeMap::new();
         for rank in arm.header.topology.ranks() {
             for (name, slot) in placement.slots(rank) {
-                let Some(((_, name), found)) = phase.origins.get_key_value(&(rank, name)) else {
+                let Some(((_, name), seen)) = phase.origins.get_key_value(&(rank, name)) else {
                     let text = format!("no origins were decoded for `{name}` on rank {rank}");
                     case.cover(Room::Routing).undecided.insert(text);
                     continue;
                 };
                 let elements =
                     slot.shape.iter().try_fold(1_u64, |n, &extent| n.checked_mul(extent));
-                let runs = elements.and_then(|elements| decoded(found.fact, elements));
+                let runs = elements.and_then(|elements| decoded(seen.fact, elements));
                 let Some(runs) = runs else {
                     let text = format!("the origins of `{name}` on rank {rank} are malformed");
                     case.cover(Room::Routing).undecided.insert(text);
@@ -78,13 +78,16 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
                 };
                 let mismatch = Mismatch::of(&expected, &runs);
                 case.cover(Room::Routing).checks += mismatch.right;
-                if !mismatch.is_clean() {
-                    wrong.entry(name).or_default().push((rank, mismatch));
-                }
+                found.entry(name).or_default().push((rank, mismatch));
             }
         }
-        for (slot, ranks) in wrong {
-            slot_finding(case, (index, phase_index), arm, slot, &ranks);
+        let site = (index, phase_index);
+        passed_over::check(case, site, arm, &found);
+        for (slot, mut ranks) in found {
+            ranks.retain(|(_, mismatch)| !mismatch.is_clean());
+            if !ranks.is_empty() {
+                slot_finding(case, site, arm, slot, &ranks);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod check;
 mod error;
 mod facts;
+mod passed_over;
 mod placement;
 mod rules;
 mod stage;

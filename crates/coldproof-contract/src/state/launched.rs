@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::evidence::{ArmView, PhaseView, RequestStage};
 use crate::verdict::{Case, Finding, FindingCode, Site, symptom};
+use crate::words::Rank;
 
 /// Every graph that was replayed before the update.
 const ALL: &str = "captured graphs";
@@ -17,6 +18,8 @@ struct Ran<'r> {
     /// Rows over all launches.
     rows: u64,
     seq: u64,
+    /// Where its answer stands.
+    rank: Rank,
 }
 
 /// Requests of a phase by (name, mode, batch), stage by stage: one that a cache spares launches
@@ -34,7 +37,7 @@ fn requests<'r>(phase: &PhaseView<'r>) -> Requests<'r> {
         let own = phase.launches.iter().filter(|launch| launch.step == seen.step);
         for launch in own {
             let ran = requests.entry((request, mode, batch, launch.fact.stage)).or_default();
-            ran.seq = seen.seq;
+            (ran.seq, ran.rank) = (seen.seq, seen.rank);
             ran.rows += launch.fact.rows;
             match &launch.fact.graph {
                 Some(graph) => ran.graphs.insert(graph),
@@ -65,41 +68,48 @@ fn update(case: &mut Case<'_, '_>, site: Site, before: &Requests<'_>, after: &Ph
         .filter_map(|(key, before)| Some((before, now.get(key).filter(recorded)?)))
         .collect();
     let replays = pairs.iter().any(|(_, now)| !now.graphs.is_empty());
-    let mut graphs: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut kernels: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut graphs: BTreeMap<&str, (u64, Rank)> = BTreeMap::new();
+    let mut kernels: BTreeMap<&str, (u64, Rank)> = BTreeMap::new();
     for (before, now) in pairs {
         // A graph under another name may be a new capture, which is a matter of its own.
         if now.graphs.is_empty() {
-            graphs.extend(before.graphs.iter().map(|graph| (*graph, now.seq)));
+            graphs.extend(before.graphs.iter().map(|graph| (*graph, (now.seq, now.rank))));
         }
         // A request that replays no more launches all that the graph held, and one of which a cache
         // served other rows launches what they need.
         if before.graphs.is_empty() == now.graphs.is_empty() && before.rows == now.rows {
             let gone = before.kernels.difference(&now.kernels);
-            kernels.extend(gone.map(|kernel| (*kernel, now.seq)));
+            kernels.extend(gone.map(|kernel| (*kernel, (now.seq, now.rank))));
         }
     }
-    if let (false, Some((_, seq))) = (replays, graphs.last_key_value()) {
-        drift(case, site, ALL, after, *seq);
+    if let (false, Some((_, seen))) = (replays, graphs.last_key_value()) {
+        drift(case, site, ALL, after, *seen);
     } else {
-        for (graph, seq) in graphs {
-            drift(case, site, &format!("graph {graph}"), after, seq);
+        for (graph, seen) in graphs {
+            drift(case, site, &format!("graph {graph}"), after, seen);
         }
     }
-    for (kernel, seq) in kernels {
-        drift(case, site, &format!("kernel {kernel}"), after, seq);
+    for (kernel, seen) in kernels {
+        drift(case, site, &format!("kernel {kernel}"), after, seen);
     }
 }
 
 /// Raises a drift, unless the engine itself states one of this update: then it shows that.
-fn drift(case: &mut Case<'_, '_>, site: Site, object: &str, phase: &PhaseView<'_>, seq: u64) {
+fn drift(
+    case: &mut Case<'_, '_>,
+    site: Site,
+    object: &str,
+    phase: &PhaseView<'_>,
+    (seq, rank): (u64, Rank),
+) {
     let text = format!("{object}: not launched after `{}`", phase.phase);
     let found = symptom("launched", "serve", seq, text);
     let stated = |finding: &Finding| finding.code == FindingCode::ConfigDrift;
     if case.join_site(site, &found, stated) {
         return;
     }
-    let mut finding = Finding::new(FindingCode::ConfigDrift, object, 0)
+    let rank = case.rank_index(site.0, rank);
+    let mut finding = Finding::new(FindingCode::ConfigDrift, object, rank)
         .expected("launched, as before the update", "not launched")
         .why("the same request runs another way than before the update: something chose anew");
     finding.events.push(found);

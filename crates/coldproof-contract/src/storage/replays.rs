@@ -12,11 +12,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> usize {
     let view = case.view;
     let mut captured: BTreeSet<&str> = BTreeSet::new();
     let mut replayed: BTreeSet<&str> = BTreeSet::new();
+    let (mut replicas, mut replaying) = (BTreeSet::from([0]), BTreeSet::new());
     let mut pressed = false;
     for arm in view.arms.iter().filter(|arm| arm.header.against.is_some()) {
         let Some(first) = arm.phases.iter().position(|phase| !phase.nodes.is_empty()) else {
             continue;
         };
+        replicas.extend(0..arm.header.topology.dp);
         let nodes = arm.phases[first].nodes.iter();
         let graphs: BTreeSet<&str> = nodes.map(|node| node.fact.graph.as_str()).collect();
         for phase in arm.phases[first + 1..].iter().filter(|phase| phase.from.is_some()) {
@@ -25,14 +27,16 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> usize {
                 let graph = launch.fact.graph.as_deref().and_then(|graph| graphs.get(graph));
                 pressed |= graph.is_some() && pressure.is_some_and(|p| p.step < launch.step);
                 replayed.extend(graph);
+                replaying.extend(graph.map(|_| launch.rank.dp));
             }
             eager(case, arm, phase, &graphs);
         }
         reused(case, arm);
         captured.extend(graphs);
     }
-    if replayed.is_empty() {
-        undecided(case, "no captured graph was replayed after the update".to_owned());
+    for replica in replicas.difference(&replaying) {
+        let which = if *replica > 0 { format!(" on replica {replica}") } else { String::new() };
+        undecided(case, format!("no captured graph was replayed{which} after the update"));
     }
     if !pressed {
         undecided(case, "freed memory was not reused before the replay".to_owned());

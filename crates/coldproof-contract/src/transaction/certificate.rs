@@ -16,7 +16,9 @@ impl GenerationIdentity {
     /// Derives the identity from slot contents.
     ///
     /// For each entry: the slot's name (its length as 8 bytes, then UTF-8), the rank's pp, ep and
-    /// tp (4 bytes each), the content (16 bytes); all numbers little-endian.
+    /// tp (4 bytes each), the content (16 bytes); all numbers little-endian. Before an entry of a
+    /// replica other than the first: 8 bytes of ones, which no name's length is, and its dp (4
+    /// bytes).
     #[must_use]
     pub fn of(contents: &BTreeMap<Rank, BTreeMap<SlotName, Hex128>>) -> Self {
         let mut entries: Vec<(&SlotName, Rank, Hex128)> = contents
@@ -26,6 +28,10 @@ impl GenerationIdentity {
         entries.sort();
         let mut hasher = blake3::Hasher::new();
         for (slot, rank, content) in entries {
+            if rank.dp > 0 {
+                hasher.update(&u64::MAX.to_le_bytes());
+                hasher.update(&rank.dp.to_le_bytes());
+            }
             hasher.update(&(slot.0.len() as u64).to_le_bytes());
             hasher.update(slot.0.as_bytes());
             for coordinate in [rank.pp, rank.ep, rank.tp] {
@@ -183,6 +189,19 @@ mod tests {
         bytes.extend(7_u128.to_le_bytes());
         let written = blake3::hash(&bytes).to_hex().to_string();
         assert_eq!(GenerationIdentity::of(&contents(&[(3, "a", 7)])).to_string(), written);
+        // The same rank of the second replica, behind it.
+        let one = bytes.clone();
+        bytes.extend([0xff; 8]);
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend(one);
+        let written = blake3::hash(&bytes).to_hex().to_string();
+        let mut both = contents(&[(3, "a", 7)]);
+        let slots = both.values().next().unwrap().clone();
+        both.insert(Rank { dp: 1, ..Rank::tensor(3) }, slots.clone());
+        assert_eq!(GenerationIdentity::of(&both).to_string(), written);
+        let alone = |dp| BTreeMap::from([(Rank { dp, ..Rank::tensor(3) }, slots.clone())]);
+        assert_ne!(GenerationIdentity::of(&alone(0)), GenerationIdentity::of(&alone(1)));
+        assert_ne!(GenerationIdentity::of(&alone(1)), GenerationIdentity::of(&alone(2)));
     }
 
     #[test]

@@ -5,5 +5,5 @@ mod machine;
 mod receipt;
 
 pub use certificate::{Certificate, GenerationIdentity, Proof, Proofs};
-pub use machine::{Machine, MachineError, Phase, Residency, Scope, State};
+pub use machine::{Base, Machine, MachineError, Phase, Residency, Scope, State};
 pub use receipt::{Expectation, Receipt, ReceiptError, Reconciled, Vote, reconcile};

@@ -108,18 +108,28 @@ fn without_effect(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, old: &
 
 fn mixed_bytes(case: &mut Case<'_, '_>, site: Site, phase: &PhaseView<'_>, old: &BTreeSet<Rank>) {
     let slots = stale_slots(case, site, old);
-    for rank in old {
-        let finding = Finding::new(
-            FindingCode::MixedGeneration,
-            object(phase),
-            case.rank_index(site.0, *rank),
-        )
-        .expected(
-            "one generation on all ranks",
-            format!("every parameter of {} ranks still holds the old bytes", old.len()),
-        )
-        .why("no rank may publish alone");
-        case.raise(finding, site, &slots);
+    let actual = format!("every parameter of {} ranks still holds the old bytes", old.len());
+    passed_over(case, site, phase, old, &actual, &slots);
+}
+
+/// Ranks that an update did not reach, where it reached all others. An engine that passes ranks
+/// over is one fault, in whichever transactions it does.
+pub(crate) fn passed_over(
+    case: &mut Case<'_, '_>,
+    site: Site,
+    phase: &PhaseView<'_>,
+    ranks: &BTreeSet<Rank>,
+    actual: &str,
+    slots: &[&str],
+) {
+    let known = case.findings().iter().find(|f| f.code == FindingCode::MixedGeneration);
+    let object = known.map_or_else(|| object(phase), |finding| finding.object.clone());
+    for rank in ranks {
+        let rank = case.rank_index(site.0, *rank);
+        let finding = Finding::new(FindingCode::MixedGeneration, object.as_str(), rank)
+            .expected("one generation on all ranks", actual)
+            .why("no rank may publish alone");
+        case.raise(finding, site, slots);
     }
 }
 

@@ -20,5 +20,6 @@ pub use document::{
     TransitionReport, Verdict, VerdictKind, WireReport,
 };
 pub use finding::{Finding, FindingEvent};
+pub(crate) use generations::passed_over;
 pub use judge::judge;
 pub use known::{Listed, accept};

@@ -246,6 +246,19 @@ pub(super) fn unserved(case: &Case<'_, '_>, site: Site) -> Vec<String> {
     alone.chain(together).map(|(_, seen)| name(seen.fact)).collect()
 }
 
+/// Replicas beside the first that answered no request of a phase, or of which no rank was seen to
+/// run where one was said to answer.
+pub(super) fn idle_replicas(arm: &ArmView<'_>, phase: &PhaseView<'_>) -> Vec<u32> {
+    let serves = |replica: &u32| {
+        let mut own = phase.logits.values().filter(|seen| seen.rank.dp == *replica);
+        own.any(|seen| {
+            let mut here = phase.launches.iter().filter(|launch| launch.step == seen.step);
+            here.any(|launch| launch.rank.dp == *replica) || phase.launches.is_empty()
+        })
+    };
+    (1..arm.header.topology.dp).filter(|replica| !serves(replica)).collect()
+}
+
 /// Joins outputs without a finite number to what is wrong with an earlier phase of the arm that had
 /// such too. A NaN in a block of a cache outlives its generation and every reset: attention
 /// multiplies what lies behind a sequence's end by zero, which is a NaN again.
@@ -281,7 +294,8 @@ fn differs(case: &mut Case<'_, '_>, site: Site, seen: &Seen<'_, LogitsFact>, lar
         let names: Vec<&str> = off.into_iter().map(Room::name).collect();
         format!("no finding explains it; these checkers are switched off: {}", names.join(", "))
     };
-    let mut finding = Finding::new(FindingCode::OutputUnexplained, &*seen.fact.request, 0)
+    let rank = case.rank_index(site.0, seen.rank);
+    let mut finding = Finding::new(FindingCode::OutputUnexplained, &*seen.fact.request, rank)
         .expected("the logits of a cold load", text)
         .why(why);
     finding.events.push(found);

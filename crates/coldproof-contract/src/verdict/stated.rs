@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::case::Case;
 use super::{Room, transition};
-use crate::evidence::{ArmView, LaneName, PhaseView};
+use crate::evidence::{ArmView, CheckpointHeader, LaneName, PhaseView};
 use crate::words::SlotKind;
 
 /// Lists per room what was not stated, or not held against its file.
@@ -109,9 +109,8 @@ fn deliveries(case: &mut Case<'_, '_>) {
         undecided(case, Room::Names, "nothing was delivered under its usual names".to_owned());
     }
     let spellings = view.header.checkpoints.iter().filter(|file| file.content.is_some());
-    let known = |file: &&CheckpointHeader| {
-        delivered.contains(&file.label) || kernel.contains(&file.label)
-    };
+    let known =
+        |file: &&CheckpointHeader| delivered.contains(&file.label) || kernel.contains(&file.label);
     for file in spellings.filter(|file| !known(file)) {
         let text = format!("the spelling `{}` was not delivered", file.label);
         undecided(case, Room::Names, text);

@@ -105,6 +105,11 @@ fn unexercised(case: &Case<'_, '_>, site: (usize, usize)) -> Vec<String> {
             let text = unserved.join(", ");
             texts.push(format!("arm `{name}` did not serve {text} after `{}`", phase.phase));
         }
+        for replica in outputs::idle_replicas(arm, phase) {
+            let phase = phase.phase;
+            let text = format!("replica {replica} of arm `{name}` served nothing after `{phase}`");
+            texts.push(text);
+        }
     }
     for rank in arm.header.topology.ranks().filter(|_| slept(phase)) {
         if !gave_back(arm, phase, rank) {

@@ -19,6 +19,7 @@ mod partial;
 mod recaptured;
 mod record;
 mod refused;
+mod replicas;
 mod rooms;
 mod routing;
 mod state;

@@ -161,10 +161,10 @@ fn a_rank_has_the_slots_of_its_pipeline_stage_alone() {
         at("2", layer(2)),
         at("norm", Stage::Last),
     ];
-    let topology = Topology { tp: 2, pp: 2, ep: 1 };
+    let topology = Topology { tp: 2, pp: 2, ep: 1, dp: 1 };
     let placed = Placement::of(&rules, topology).unwrap();
     let slots = |pp, tp| -> Vec<&str> {
-        placed.slots(Rank { pp, ep: 0, tp }).map(|(name, _)| name.0.as_str()).collect()
+        placed.slots(Rank { dp: 0, pp, ep: 0, tp }).map(|(name, _)| name.0.as_str()).collect()
     };
     for tp in [0, 1] {
         assert_eq!(slots(0, tp), ["0", "1", "embed"]);
@@ -176,7 +176,7 @@ fn a_rank_has_the_slots_of_its_pipeline_stage_alone() {
 
 #[test]
 fn a_rank_has_its_experts_alone_in_either_spelling() {
-    let topology = Topology { tp: 2, pp: 1, ep: 2 };
+    let topology = Topology { tp: 2, pp: 1, ep: 2, dp: 1 };
     let each: Vec<_> = (0..4)
         .map(|expert| {
             rule(&format!("{expert}"), &[3, 2], Sharding::ExpertRow { expert, experts: 4 })
@@ -199,7 +199,7 @@ fn a_rank_has_its_experts_alone_in_either_spelling() {
     }
     let uneven = Placement::of(
         &[rule("all", &[3, 3, 2], Sharding::FusedExperts)],
-        Topology { tp: 1, pp: 1, ep: 2 },
+        Topology { tp: 1, pp: 1, ep: 2, dp: 1 },
     );
     assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 3, parts: 2, .. })));
 }

@@ -80,6 +80,7 @@ fn asked(request: &GenerateRequest) -> reference::GenerateRequest {
         use_encoder_cache: request.use_encoder_cache,
         greedy_tokens: request.greedy as usize,
         adapter: request.adapter.clone(),
+        replica: request.replica,
     }
 }
 

@@ -115,6 +115,8 @@ fn request() -> GenerateRequest {
         adapter: None,
         images: vec![],
         use_encoder_cache: false,
+        // The first is left out.
+        replica: 1,
     }
 }
 

@@ -23,8 +23,9 @@ impl Core {
             facts.push(Fact::Claim(ClaimFact { what, value }));
             facts
         })?;
+        let first = Rank::first_of(self.replica);
         let caches = self.caches().into_iter().map(Fact::Cache);
-        facts.extend(caches.map(|fact| (Rank::tensor(0), fact)));
+        facts.extend(caches.map(|fact| (first, fact)));
         Ok(facts)
     }
 

@@ -9,7 +9,7 @@ use super::EngineError;
 use crate::faults::FaultSwitch;
 use crate::models::Dims;
 
-/// The most ranks of an engine: each is a thread.
+/// The most ranks of an engine, of all replicas together: each is a thread.
 pub const RANKS_MAX: u32 = 64;
 /// Degrees of tensor parallelism that the engine knows.
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
@@ -63,21 +63,27 @@ impl EngineConfig {
         Self { faults: Vec::new(), lying: false, ..self.clone() }
     }
 
-    /// Whether the engine can be built like this.
-    pub(crate) fn check(&self, dims: &Dims) -> Result<(), EngineError> {
-        let refused = |text: String| Err(EngineError::refused(text));
-        let Topology { tp, pp, ep } = self.topology;
-        for (axis, degree) in [("tp", tp), ("pp", pp), ("ep", ep)] {
+    /// Whether there can be as many ranks.
+    pub(crate) fn check_size(&self) -> Result<(), EngineError> {
+        let Topology { tp, pp, ep, dp } = self.topology;
+        for (axis, degree) in [("tp", tp), ("pp", pp), ("ep", ep), ("dp", dp)] {
             if degree == 0 {
-                return refused(TopologyError::Zero { axis }.to_string());
+                return Err(EngineError::refused(TopologyError::Zero { axis }.to_string()));
             }
         }
-        if self.topology.size() > RANKS_MAX {
-            let size = self.topology.size();
-            return refused(format!(
-                "tp {tp}, pp {pp} and ep {ep} are {size} ranks; the most are {RANKS_MAX}"
-            ));
+        let size = self.topology.size();
+        if size <= RANKS_MAX {
+            return Ok(());
         }
+        Err(EngineError::refused(format!(
+            "tp {tp}, pp {pp}, ep {ep} and dp {dp} are {size} ranks; the most are {RANKS_MAX}"
+        )))
+    }
+
+    /// Whether a replica can be built like this.
+    pub(crate) fn check(&self, dims: &Dims) -> Result<(), EngineError> {
+        let refused = |text: String| Err(EngineError::refused(text));
+        let Topology { tp, ep, .. } = self.topology;
         dims.spreads(ep.into()).map_err(EngineError::refused)?;
         let valid: Vec<u32> =
             DEGREES.into_iter().filter(|&degree| dims.divides(u64::from(degree)).is_ok()).collect();

@@ -1,4 +1,4 @@
-//! One engine: its ranks, its transaction machine, its KV cache.
+//! One replica of an engine: its ranks, its transaction machine, its KV cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,14 +27,16 @@ pub(super) struct Remains {
     pub(super) nodes: Vec<(Rank, Fact)>,
 }
 
-/// An engine that says of itself what it believes.
+/// A replica that says of itself what it believes.
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// Its dp coordinate.
+    pub(crate) replica: u32,
+    /// With the topology of one replica.
     pub(super) config: EngineConfig,
     pub(super) dims: Arc<Dims>,
     ranks: Option<Ranks>,
-    pub(super) cancel: Arc<AtomicBool>,
-    pub(super) machine: Machine,
+    pub(crate) machine: Machine,
     pub(super) blocks: KvBlocks,
     pub(super) encoder: EncoderCache,
     /// Where the model takes images.
@@ -44,7 +46,7 @@ pub(crate) struct Core {
     /// What each adapter is, by its name.
     pub(super) adapters: BTreeMap<String, Hex128>,
     pub(super) paused: bool,
-    pub(super) faults: Faults,
+    pub(crate) faults: Faults,
     /// Which steps replay them.
     pub(super) graphs: GraphConfig,
     /// Rows of the captured graphs.
@@ -61,15 +63,18 @@ impl Core {
         self.config.deadline = deadline;
     }
 
-    /// Starts every rank, with nothing loaded.
-    pub(crate) fn start(config: EngineConfig) -> Result<Self, EngineError> {
+    /// Starts every rank, with nothing loaded. `cancel` ends every wait.
+    pub(crate) fn start(
+        config: EngineConfig,
+        replica: u32,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Self, EngineError> {
         let dims = Arc::new(Dims::from(&config.model));
         config.check(&dims)?;
-        let cancel = Arc::new(AtomicBool::new(false));
         let faults = switched_on(&config, &dims);
-        let workers = start_workers(&config, &dims, &faults, &cancel)
+        let workers = start_workers(&config, replica, &dims, &faults, cancel)
             .map_err(|failure| EngineError::of(failure, 0))?;
-        let ranks = Ranks::start(workers, Arc::clone(&cancel)).map_err(|error| {
+        let ranks = Ranks::start(workers, Arc::clone(cancel)).map_err(|error| {
             EngineError::refused(format!("cannot start a thread for every rank: {error}"))
         })?;
         let block_size = config.block_size as usize;
@@ -83,10 +88,10 @@ impl Core {
             processor: (dims.vision.as_ref())
                 .map(|vision| ProcessorCache::new(vision.processor.clone())),
             host: Trace::default(),
+            replica,
             config,
             dims,
             ranks: Some(ranks),
-            cancel,
             machine: Machine::new(),
             adapters: BTreeMap::new(),
             paused: false,
@@ -117,7 +122,7 @@ impl Core {
         F: FnOnce(&mut Worker) -> Result<T, Failure> + Send + 'static,
     {
         let size = self.config.topology.size();
-        let index = self.config.topology.index(rank);
+        let index = self.config.topology.index(Rank { dp: 0, ..rank });
         if index >= size {
             return Err(EngineError::refused(format!("there is no rank {rank} of {size}")));
         }
@@ -146,6 +151,12 @@ impl Core {
             ranks.end();
         }
         self.ended.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// Ends it because another replica died; what was seen of it stays.
+    pub(super) fn end_beside(&mut self, why: &str) {
+        self.keep_remains();
+        self.end(why);
     }
 
     fn ranks(&self) -> Result<&Ranks, EngineError> {
@@ -210,6 +221,7 @@ fn switched_on(config: &EngineConfig, dims: &Dims) -> Faults {
 
 fn start_workers(
     config: &EngineConfig,
+    replica: u32,
     dims: &Arc<Dims>,
     faults: &Faults,
     cancel: &Arc<AtomicBool>,
@@ -218,7 +230,7 @@ fn start_workers(
         if config.reversed_allocation { Placement::Reversed } else { Placement::Forward };
     let start = |(rank, groups): (Rank, Groups)| {
         Worker::new(WorkerConfig {
-            rank,
+            rank: Rank { dp: replica, ..rank },
             place: Place::of(config.topology, rank),
             dims: Arc::clone(dims),
             kv: KvShape {

@@ -9,26 +9,25 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use coldproof_checkpoint::TensorRef;
-use coldproof_contract::words::{Fragment, Packing, Policy, SlotKind, SlotName, TransactionId};
+use coldproof_contract::words::{Fragment, Packing, Policy, SlotKind, SlotName};
 
 use super::EngineError;
 use super::core::Core;
-use super::promise::{Format, Promise};
 use super::update::twice;
 use crate::loader::Move;
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, SlotSpec};
 
 impl Core {
-    /// Opens an update of these slots, which are all that an update refreshes.
-    pub(crate) fn begin_kernel(&mut self, slots: &[String]) -> Result<TransactionId, EngineError> {
-        if self.config.topology.size() > 1 {
-            return Err(EngineError::refused(
-                "an update in kernel format names slots, and every rank has its own bytes of one; \
-                 start the engine with one rank",
-            ));
+    /// Whether an update in kernel format has a meaning here.
+    pub(super) fn check_kernel_format(&self) -> Result<(), EngineError> {
+        if self.config.topology.size() == 1 {
+            return Ok(());
         }
-        self.begin(&Promise { format: Format::Kernel, ..Promise::of(slots) })
+        Err(EngineError::refused(
+            "an update in kernel format names slots, and every rank has its own bytes of one; \
+             start the engine with one rank",
+        ))
     }
 }
 

@@ -40,8 +40,8 @@ impl Core {
         if self.is_ended() {
             return Ok(std::mem::take(&mut self.remains.launches));
         }
-        let host = self.host.drain().into_iter();
-        let mut facts: Vec<_> = host.map(|fact| (Rank::tensor(0), Fact::Launch(fact))).collect();
+        let (host, first) = (self.host.drain().into_iter(), Rank::first_of(self.replica));
+        let mut facts: Vec<_> = host.map(|fact| (first, Fact::Launch(fact))).collect();
         facts.extend(self.facts(|worker| {
             worker.device.drain_launches().into_iter().map(Fact::Launch).collect()
         })?);

@@ -41,6 +41,8 @@ pub struct GenerateRequest {
     pub use_encoder_cache: bool,
     /// The name of the adapter that it is served with; nothing for the base model.
     pub adapter: Option<String>,
+    /// The replica that serves it, by its dp coordinate.
+    pub replica: u32,
     /// Tokens that the model then chooses: the largest logit, of equals the lowest token. Where
     /// something drafts, they are those that the model verified.
     pub greedy_tokens: usize,

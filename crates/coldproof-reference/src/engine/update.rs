@@ -9,8 +9,7 @@ use coldproof_contract::transaction::{MachineError, Phase, Scope, State};
 use coldproof_contract::words::{Generation, TransactionId};
 
 use super::core::Core;
-use super::promise::Format;
-use super::{EngineError, Promise};
+use super::{EngineError, Format, Promise};
 use crate::faults;
 use crate::loader::Load;
 use crate::ranks::{Failure, Worker};
@@ -25,12 +24,8 @@ impl From<MachineError> for EngineError {
 }
 
 impl Core {
-    /// Loads a whole checkpoint, committed and with empty caches.
-    pub(crate) fn load(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        self.open(&Promise::default())?;
-        self.apply(tensors)?;
-        self.finish()?;
-        let generation = self.commit()?;
+    /// Empties every cache after a load, for this generation.
+    pub(crate) fn empty(&mut self, generation: Generation) -> Result<(), EngineError> {
         self.blocks.forget();
         self.encoder.forget();
         self.acknowledge(generation)
@@ -38,26 +33,38 @@ impl Core {
 
     /// Opens an update that keeps its promise, or is refused.
     pub(crate) fn begin(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
-        if self.machine.generation() == Generation(0) {
-            return Err(EngineError::refused(
-                "nothing is loaded that could be updated; call `load`",
-            ));
-        }
+        self.check_loaded()?;
         self.open(promise)
     }
 
-    fn open(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
-        let reload = self.machine.generation() > Generation(0);
-        if reload && !self.paused {
+    /// Whether there is anything that could be updated.
+    pub(super) fn check_loaded(&self) -> Result<(), EngineError> {
+        if self.machine.generation() > Generation(0) {
+            return Ok(());
+        }
+        Err(EngineError::refused("nothing is loaded that could be updated; call `load`"))
+    }
+
+    /// Whether a load or an update that promises this would be opened.
+    pub(super) fn check_open(&mut self, promise: &Promise) -> Result<(), EngineError> {
+        if self.machine.generation() > Generation(0) && !self.paused {
             return Err(EngineError::refused("the engine is serving; call `pause` before a load"));
+        }
+        if promise.format == Format::Kernel {
+            self.check_kernel_format()?;
         }
         let kept = promise.clone();
         self.each(move |worker| worker.admit_promise(&kept))?;
+        let mut machine = self.machine;
+        Ok(machine.begin(machine.next_id(), scope(promise))?)
+    }
+
+    /// Opens a load or an update.
+    pub(super) fn open(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
+        self.check_open(promise)?;
+        let reload = self.machine.generation() > Generation(0);
         let id = self.machine.next_id();
-        // What no checkpoint and no slot of an update in kernel format holds is kept.
-        let whole = promise.preserved.is_empty() && promise.format == Format::Checkpoint;
-        let scope = if whole { Scope::Full } else { Scope::Partial };
-        self.machine.begin(id, scope)?;
+        self.machine.begin(id, scope(promise))?;
         self.promise = promise.clone();
         let generation = Generation(self.machine.generation().0 + 1);
         let format = promise.format;
@@ -95,7 +102,7 @@ impl Core {
         Ok(())
     }
 
-    fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+    pub(super) fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
         if self.promise.delivered.is_empty() {
             return Ok(());
         }
@@ -152,7 +159,7 @@ impl Core {
     }
 
     /// The open transaction, if it still takes writes. A late call changes nothing.
-    fn writable(&self, event: &'static str) -> Result<TransactionId, EngineError> {
+    pub(super) fn writable(&self, event: &'static str) -> Result<TransactionId, EngineError> {
         match self.machine.state() {
             State::Open { id, phase: phase @ (Phase::Finalizing | Phase::Verifying), .. } => {
                 Err(MachineError::Order { event, id, phase }.into())
@@ -161,7 +168,7 @@ impl Core {
         }
     }
 
-    fn open_id(&self, event: &str) -> Result<TransactionId, EngineError> {
+    pub(super) fn open_id(&self, event: &str) -> Result<TransactionId, EngineError> {
         match self.machine.state() {
             State::Open { id, .. } => Ok(id),
             State::Idle | State::Vacant => Err(EngineError::refused(format!(
@@ -183,6 +190,12 @@ impl Core {
     }
 }
 
+/// What no checkpoint and no slot of an update in kernel format holds is kept.
+fn scope(promise: &Promise) -> Scope {
+    let whole = promise.preserved.is_empty() && promise.format == Format::Checkpoint;
+    if whole { Scope::Full } else { Scope::Partial }
+}
+
 impl Worker {
     fn begin(&mut self, load: Load, format: Format) -> Result<(), Failure> {
         self.load = Some(load);
@@ -194,7 +207,7 @@ impl Worker {
 
     /// Whether a bucket may be written: every name, type, shape and length fits, and nothing comes
     /// twice.
-    fn admit(&mut self, tensors: &[TensorRef]) -> Result<(), Failure> {
+    pub(super) fn admit(&mut self, tensors: &[TensorRef]) -> Result<(), Failure> {
         let mut names = BTreeSet::new();
         let mut parts = BTreeSet::new();
         for tensor in tensors {

@@ -8,6 +8,7 @@ mod derived;
 mod lifecycle;
 pub(crate) mod lying;
 mod names;
+mod replicas;
 mod routing;
 mod state;
 mod storage;
@@ -24,6 +25,7 @@ pub(crate) use lifecycle::{
     apply_head_rows, dispatched, drop_after_full, pack_again, write_experts,
 };
 pub(crate) use names::{finds, take_fused};
+pub(crate) use replicas::{pass_delivery_over, pass_finish_over, passed_over};
 pub(crate) use routing::{misplace_expert, replicated_pieces};
 pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
 pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
@@ -97,6 +99,8 @@ pub enum FaultId {
     F7_04,
     /// What is packed already packed again.
     R23,
+    /// A replica that an update does not reach.
+    R43,
     /// Weights of what drafts passed over.
     R50,
     /// Experts of another placement.
@@ -138,7 +142,7 @@ pub enum Spelling {
 pub struct FaultRow {
     /// Which.
     pub id: FaultId,
-    /// The room of its category, as in `coldproof_contract`.
+    /// The room of its category, as in `coldproof_contract`, or `transition`.
     pub room: &'static str,
     /// The slot, source or cache that goes wrong.
     pub object: &'static str,
@@ -155,6 +159,8 @@ pub struct FaultRow {
     pub min_tp: u32,
     /// The fewest expert-parallel ranks that show it.
     pub min_ep: u32,
+    /// The fewest data-parallel replicas that show it.
+    pub min_dp: u32,
     /// The spelling of the update that it needs.
     pub spelling: Spelling,
     /// What goes wrong.
@@ -216,6 +222,7 @@ impl FaultId {
             Self::F7_03 => "F7.03",
             Self::F7_04 => "F7.04",
             Self::R23 => "R23",
+            Self::R43 => "R43",
             Self::R50 => "R50",
             Self::R63 => "R63",
         }

@@ -137,9 +137,12 @@ fn difference(one: &Bits, other: &Bits) -> (f32, f32) {
 
 /// Topologies that a fixture is cut into.
 fn topologies(model: &str) -> Vec<Topology> {
-    let mut found = vec![Topology::tensor(2), Topology { tp: 1, pp: 2, ep: 1 }];
+    let mut found = vec![Topology::tensor(2), Topology { tp: 1, pp: 2, ep: 1, dp: 1 }];
     if model_config(model).moe.is_some() {
-        found.extend([Topology { tp: 1, pp: 1, ep: 2 }, Topology { tp: 2, pp: 2, ep: 2 }]);
+        found.extend([
+            Topology { tp: 1, pp: 1, ep: 2, dp: 1 },
+            Topology { tp: 2, pp: 2, ep: 2, dp: 1 },
+        ]);
     }
     found
 }
@@ -212,7 +215,7 @@ fn one_expert_may_be_adapted_alone() {
     let [base, merged] = with_merged("qwen3_moe", &factors, folder(&scratch));
     let wanted = serve(&mut started(config("qwen3_moe", 1), &merged), &request(Mode::Eager));
     let bare = serve(&mut started(config("qwen3_moe", 1), &base), &request(Mode::Eager));
-    for topology in [Topology::SINGLE, Topology { tp: 2, pp: 1, ep: 2 }] {
+    for topology in [Topology::SINGLE, Topology { tp: 2, pp: 1, ep: 2, dp: 1 }] {
         let mut engine = started(EngineConfig { topology, ..config("qwen3_moe", 1) }, &base);
         engine.load_adapter(NAME, &adapter).unwrap();
         let found = serve(&mut engine, &with_adapter(Mode::Eager));
@@ -246,8 +249,8 @@ fn adapters(model: &str, at: &Utf8Path) -> [camino::Utf8PathBuf; 3] {
 fn a_name_is_written_over_in_place_and_then_as_good_as_cold() {
     for (model, topology) in [
         ("llama", Topology::tensor(2)),
-        ("qwen3_moe", Topology { tp: 1, pp: 1, ep: 2 }),
-        ("qwen3_moe", Topology { tp: 2, pp: 2, ep: 1 }),
+        ("qwen3_moe", Topology { tp: 1, pp: 1, ep: 2, dp: 1 }),
+        ("qwen3_moe", Topology { tp: 2, pp: 2, ep: 1, dp: 1 }),
     ] {
         let scratch = scratch();
         let [old, new, narrow] = adapters(model, folder(&scratch));
@@ -384,7 +387,7 @@ fn a_batch_of_several_adapters_answers_as_each_alone() {
 fn what_is_refused_says_its_name_and_changes_nothing() {
     let scratch = scratch();
     let [old, ..] = adapters("qwen3_moe", folder(&scratch));
-    let topology = Topology { tp: 2, pp: 2, ep: 1 };
+    let topology = Topology { tp: 2, pp: 2, ep: 1, dp: 1 };
     let mut engine = loaded(EngineConfig { topology, ..config("qwen3_moe", 1) }, "qwen3_moe", "A");
     let unknown = engine.generate(&with_adapter(Mode::Eager)).unwrap_err().to_string();
     assert!(unknown.contains("`adapter`, which is not loaded"), "{unknown}");

@@ -169,7 +169,7 @@ fn a_topology_that_does_not_divide_names_those_that_do() {
         assert!(error.to_string().contains(text), "{error}");
     }
     let spread = EngineConfig {
-        topology: Topology { tp: 1, pp: 1, ep: 2 },
+        topology: Topology { tp: 1, pp: 1, ep: 2, dp: 1 },
         ..EngineConfig::new(model_config("llama"))
     };
     let error = Engine::start(spread).expect_err("no experts");

@@ -97,7 +97,7 @@ fn stages_and_spread_experts_have_the_bits_of_one_rank() {
     let one = serve(&mut loaded(&model, Topology::SINGLE, &b), Mode::Eager);
     // Two layers on four stages: the first and the last have none.
     for (tp, pp, ep) in [(1, 2, 1), (1, 4, 1), (1, 1, 3), (2, 2, 1), (2, 1, 2), (2, 2, 2)] {
-        let mut engine = loaded(&model, Topology { tp, pp, ep }, &a);
+        let mut engine = loaded(&model, Topology { tp, pp, ep, dp: 1 }, &a);
         engine.capture().unwrap();
         update(&mut engine, &b).unwrap();
         assert_eq!(serve(&mut engine, Mode::Graph), one, "tp {tp}, pp {pp}, ep {ep}");
@@ -108,9 +108,11 @@ fn stages_and_spread_experts_have_the_bits_of_one_rank() {
 fn experts_that_cannot_be_spread_are_refused() {
     let model = model(4, 2, 5);
     for (topology, text) in [
-        (Topology { tp: 1, pp: 1, ep: 2 }, "ep 2 does not divide 5 experts"),
-        (Topology { tp: 1, pp: 0, ep: 1 }, "pp is 0"),
-        (Topology { tp: 8, pp: 9, ep: 1 }, "72 ranks"),
+        (Topology { tp: 1, pp: 1, ep: 2, dp: 1 }, "ep 2 does not divide 5 experts"),
+        (Topology { tp: 1, pp: 0, ep: 1, dp: 1 }, "pp is 0"),
+        (Topology { tp: 8, pp: 9, ep: 1, dp: 1 }, "72 ranks"),
+        (Topology { tp: 1, pp: 1, ep: 1, dp: 0 }, "dp is 0"),
+        (Topology { tp: 2, pp: 1, ep: 1, dp: 33 }, "66 ranks; the most are 64"),
     ] {
         let config = EngineConfig { topology, ..EngineConfig::new(model.clone()) };
         let error = Engine::start(config).unwrap_err().to_string();
@@ -125,7 +127,7 @@ fn eight_of_sixteen_experts_have_the_bits_of_one_rank() {
     let b = weights(&model, 2, Utf8Path::from_path(b.path()).unwrap());
     let one = serve(&mut loaded(&model, Topology::SINGLE, &b), Mode::Eager);
     for (tp, ep) in [(2, 1), (1, 2), (1, 16), (2, 4)] {
-        let found = serve(&mut loaded(&model, Topology { tp, pp: 1, ep }, &b), Mode::Eager);
+        let found = serve(&mut loaded(&model, Topology { tp, pp: 1, ep, dp: 1 }, &b), Mode::Eager);
         assert_eq!(found, one, "tp {tp}, ep {ep}");
     }
 }

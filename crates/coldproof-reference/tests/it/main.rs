@@ -11,5 +11,6 @@ mod fixtures;
 mod images;
 mod partial;
 mod refusals;
+mod replicas;
 mod sleep;
 mod update;

@@ -21,7 +21,7 @@ use crate::progress::Spinner;
 #[derive(Debug, Serialize)]
 struct Row {
     id: FaultId,
-    category: u8,
+    category: Category,
     /// Whether exactly one finding was made, in the fault's category and with its code.
     detected: bool,
     detected_category: Option<Category>,
@@ -54,8 +54,10 @@ pub(super) fn run(action: &FaultsAction, own: &OwnCommand) -> Result<Exit, Failu
     }
 }
 
-fn category(row: &FaultRow) -> u8 {
-    Room::ALL.into_iter().find(|room| room.name() == row.room).map_or(0, Room::number)
+/// What a fault counts against: what is of no room is of the transition.
+fn category(row: &FaultRow) -> Category {
+    let room = Room::ALL.into_iter().find(|room| room.name() == row.room);
+    room.map_or(Category::Transition, Category::Room)
 }
 
 fn list(format: Format) -> Result<Exit, Failure> {
@@ -124,8 +126,7 @@ fn one(
     let (twin, _) = findings_of_twin(row, args, own, progress)?;
     let found = findings.first();
     let of_fault = |finding: &Finding| {
-        finding.code.to_string() == row.code
-            && matches!(finding.category, Category::Room(room) if room.name() == row.room)
+        finding.code.to_string() == row.code && finding.category == category(row)
     };
     Ok(Row {
         id: row.id,

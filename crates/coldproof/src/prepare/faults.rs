@@ -91,5 +91,10 @@ pub(crate) fn fit(
 /// The fewest ranks that show all of them.
 pub(crate) fn least(rows: &[&'static FaultRow]) -> Topology {
     let most = |of: fn(&FaultRow) -> u32| rows.iter().map(|row| of(row)).max().unwrap_or(1);
-    Topology { tp: most(|row| row.min_tp), pp: 1, ep: most(|row| row.min_ep) }
+    Topology {
+        tp: most(|row| row.min_tp),
+        pp: 1,
+        ep: most(|row| row.min_ep),
+        dp: most(|row| row.min_dp),
+    }
 }

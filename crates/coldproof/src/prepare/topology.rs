@@ -21,9 +21,19 @@ pub(super) fn asked(
     settings: &ProveSettings,
     least: Topology,
 ) -> Result<Topology, Failure> {
-    let (tp, pp, ep) = (settings.tp.unwrap_or(1), settings.pp, settings.ep.unwrap_or(least.ep));
-    for (option, typed, least) in [("--tp", settings.tp, least.tp), ("--ep", settings.ep, least.ep)]
-    {
+    let topology = Topology {
+        tp: settings.tp.unwrap_or(1),
+        pp: settings.pp,
+        ep: settings.ep.unwrap_or(least.ep),
+        dp: settings.dp.unwrap_or(least.dp),
+    };
+    let tp = topology.tp;
+    let axes = [
+        ("--tp", settings.tp, least.tp),
+        ("--ep", settings.ep, least.ep),
+        ("--dp", settings.dp, least.dp),
+    ];
+    for (option, typed, least) in axes {
         if let Some(typed) = typed.filter(|typed| *typed < least) {
             return Err(Failure::usage(
                 option,
@@ -33,11 +43,11 @@ pub(super) fn asked(
         }
     }
     let Model::Known(model) = &to.model else { return Ok(Topology::tensor(tp)) };
-    spread(model, ep)?;
+    spread(model, topology.ep)?;
     let rules = &to.rules;
     let valid: Vec<u32> = DEGREES.into_iter().filter(|&tp| divides(model, rules, tp)).collect();
     if valid.contains(&tp) {
-        return within(Topology { tp, pp, ep });
+        return within(topology);
     }
     let list: Vec<String> = valid.iter().map(u32::to_string).collect();
     Err(Failure::usage(
@@ -78,11 +88,11 @@ fn within(topology: Topology) -> Result<Topology, Failure> {
     if topology.size() <= RANKS_MAX {
         return Ok(topology);
     }
-    let Topology { tp, pp, ep } = topology;
-    let size = u64::from(tp) * u64::from(pp) * u64::from(ep);
+    let Topology { tp, pp, ep, dp } = topology;
+    let size = [tp, pp, ep, dp].into_iter().map(u128::from).product::<u128>();
     Err(Failure::usage(
-        "--pp",
-        format!("tp {tp}, pp {pp} and ep {ep} are {size} ranks; the most are {RANKS_MAX}"),
+        if dp > 1 { "--dp" } else { "--pp" },
+        format!("tp {tp}, pp {pp}, ep {ep} and dp {dp} are {size} ranks; the most are {RANKS_MAX}"),
         "give fewer",
     ))
 }

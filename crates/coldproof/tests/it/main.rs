@@ -10,6 +10,7 @@ mod hostile;
 mod killed;
 mod known;
 mod prove;
+mod replicas;
 mod support;
 mod tools;
 mod usage;

@@ -250,8 +250,21 @@ impl<'e> Engine<'e> {
         self.fact(rank, Fact::PostLoad(fact));
     }
 
-    /// Serves a request that computes `rows` rows and returns the last of them.
+    /// Serves a request on every replica: it computes `rows` rows and returns the last of them.
     pub(crate) fn serve(&mut self, request: &str, mode: &str, repeat: u32, at: &str, rows: u64) {
+        for replica in 0..self.topology().dp {
+            let name = if replica == 0 { request.into() } else { format!("{request}@dp{replica}") };
+            self.serve_on(replica, (&name, mode, repeat), at, rows);
+        }
+    }
+
+    fn serve_on(
+        &mut self,
+        replica: u32,
+        (request, mode, repeat): (&str, &str, u32),
+        at: &str,
+        rows: u64,
+    ) {
         let graph = (mode == "graph").then(|| "decode-1".to_owned());
         self.step(StepName::Serve, |engine| {
             let launch = LaunchFact {
@@ -262,7 +275,7 @@ impl<'e> Engine<'e> {
                 launches: 1,
                 rows,
             };
-            engine.fact(Rank::default(), Fact::Launch(launch));
+            engine.fact(Rank::first_of(replica), Fact::Launch(launch));
         });
         let row = |position: u32| LogitsRow {
             position,
@@ -273,7 +286,7 @@ impl<'e> Engine<'e> {
         let rows = (0..4).rev().take(rows.min(4) as usize).map(row).collect();
         let (request, mode) = (request.to_owned(), mode.to_owned());
         self.fact(
-            Rank::default(),
+            Rank::first_of(replica),
             Fact::Logits(LogitsFact {
                 request,
                 mode,
@@ -298,8 +311,10 @@ impl<'e> Engine<'e> {
     pub(crate) fn control(&mut self, slot: &str) {
         self.step(StepName::Control, |_| ());
         let (before, after) = (content("as it was"), content(slot));
-        let control = ControlFact { slot: slot.into(), part: String::new(), before, after };
-        self.fact(Rank::default(), Fact::Control(control));
+        for replica in 0..self.topology().dp {
+            let control = ControlFact { slot: slot.into(), part: String::new(), before, after };
+            self.fact(Rank::first_of(replica), Fact::Control(control));
+        }
     }
 
     pub(crate) fn pressure(&mut self) {

@@ -35,20 +35,22 @@ pub(crate) struct Scope<'r> {
 /// Category, code, object and ranks of a finding.
 pub(crate) type Found = (Category, FindingCode, String, Vec<u32>);
 
-fn arm(name: &str, lane: LaneName, tp: u32, against: Option<&str>) -> ArmHeader {
-    ArmHeader::new(name, lane, Topology::tensor(tp), against)
-}
-
 /// A run of every lane in which nothing is wrong, at this tp.
 pub(crate) fn correct_at(tp: u32) -> Run {
+    correct_with(Topology::tensor(tp))
+}
+
+/// A run of every lane in which nothing is wrong, at this topology.
+pub(crate) fn correct_with(topology: Topology) -> Run {
+    let arm = |name, lane, against| ArmHeader::new(name, lane, topology, against);
     let arms = vec![
-        arm("cold-b", LaneName::Differential, tp, None),
-        arm("warm", LaneName::Differential, tp, Some("cold-b")),
-        arm("routing", LaneName::Routing, 2, None),
-        arm("names", LaneName::Names, tp, Some("cold-b")),
-        arm("names-1", LaneName::Names, tp, Some("cold-b")),
-        arm("caches", LaneName::Caches, tp, Some("cold-b")),
-        arm("composite", LaneName::Composite, tp, Some("cold-b")),
+        arm("cold-b", LaneName::Differential, None),
+        arm("warm", LaneName::Differential, Some("cold-b")),
+        ArmHeader::new("routing", LaneName::Routing, Topology { tp: 2, ..topology }, None),
+        arm("names", LaneName::Names, Some("cold-b")),
+        arm("names-1", LaneName::Names, Some("cold-b")),
+        arm("caches", LaneName::Caches, Some("cold-b")),
+        arm("composite", LaneName::Composite, Some("cold-b")),
     ];
     let mut events = Vec::new();
     for arm in &arms {
@@ -65,7 +67,7 @@ pub(crate) fn correct_at(tp: u32) -> Run {
     let engine = EngineHeader {
         kind: "hand-made".to_owned(),
         version: "1".to_owned(),
-        topology: Topology::tensor(tp),
+        topology,
         cannot: Vec::new(),
     };
     let header = Header {

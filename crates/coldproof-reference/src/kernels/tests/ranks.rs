@@ -193,7 +193,7 @@ fn experts_agree() {
         assert_eq!(on(tp), one, "tp {tp}");
     }
     for (tp, ep) in [(1, 2), (1, 3), (2, 3)] {
-        let topology = Topology { tp: tp as u32, pp: 1, ep: ep as u32 };
+        let topology = Topology { tp: tp as u32, pp: 1, ep: ep as u32, dp: 1 };
         let groups = Groups::of(topology);
         let spread = with_groups(groups, |rig| {
             let rank = rig.device.groups().experts.rank();
@@ -210,7 +210,7 @@ fn experts_agree() {
 #[test]
 fn rows_go_from_stage_to_stage() {
     let (m, width) = (2, 3);
-    let groups = Groups::of(Topology { tp: 1, pp: 3, ep: 1 });
+    let groups = Groups::of(Topology { tp: 1, pp: 3, ep: 1, dp: 1 });
     let results = with_groups(groups, |rig| {
         let y = rig.put(&values(9, m * width));
         let (first, last) = {
@@ -245,7 +245,7 @@ fn a_stage_without_a_neighbour_neither_sends_nor_receives() {
 
 #[test]
 fn an_expert_that_no_rank_has_gives_zeros_and_the_first_of_several_counts() {
-    let groups = Groups::of(Topology { tp: 1, pp: 1, ep: 2 });
+    let groups = Groups::of(Topology { tp: 1, pp: 1, ep: 2, dp: 1 });
     let results = with_groups(groups, |rig| {
         let rank = rig.device.groups().experts.rank();
         let places = rig.put(&[[0i32, -1, 1], [2, -1, -1]][rank]);
