@@ -9,6 +9,7 @@ mod drafts;
 mod faults;
 mod fixtures;
 mod images;
+mod kernel_format;
 mod partial;
 mod refusals;
 mod replicas;

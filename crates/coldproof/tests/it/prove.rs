@@ -193,6 +193,20 @@ fn four_ranks_share_two_kv_heads() {
 }
 
 #[test]
+fn slots_are_delivered_as_kernels_read_them() {
+    for (family, more) in [("gpt_oss", &["--tp", "2"][..]), ("deepseek_v3", &[]), ("llama", &[])] {
+        let ran = prove(family, &[&["--lane", "kernel"], more].concat());
+        let verdict = ran.json();
+        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+        assert_eq!(verdict["required"], serde_json::json!([2, 3]));
+        for category in [1, 2] {
+            assert_eq!(verdict["categories"][category]["status"], "pass", "{family}");
+        }
+        assert!(verdict["certificate"].is_object(), "{family}");
+    }
+}
+
+#[test]
 fn some_slots_are_delivered_and_the_others_preserved() {
     for (family, more) in [("llama", &[][..]), ("llama_tied", &["--tp", "2"]), ("mixtral", &[])] {
         let ran = prove(family, &[&["--lane", "partial"], more].concat());
