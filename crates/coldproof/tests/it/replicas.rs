@@ -83,6 +83,7 @@ fn a_fault_of_every_replica_is_found_on_the_ranks_of_each() {
     let ran = coldproof(&["prove", "--fault", "F7.02", "--dp", "2", "--format", "json"]);
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     assert_eq!(ran.json()["findings"][0]["ranks"], json!([0, 1]));
-    let ran = coldproof(&["prove", "--fault", "F3.06", "--dp", "2", "--format", "json"]);
+    let lane = ["--lane", "differential", "--fault", "F3.06", "--dp", "2", "--format", "json"];
+    let ran = coldproof(&[&["prove"], &lane[..]].concat());
     assert_eq!(ran.json()["findings"][0]["ranks"], json!([0, 1]), "{}", ran.stdout);
 }
