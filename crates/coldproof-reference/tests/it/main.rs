@@ -13,4 +13,5 @@ mod partial;
 mod refusals;
 mod replicas;
 mod sleep;
+mod tiers;
 mod update;
