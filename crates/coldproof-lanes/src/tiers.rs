@@ -4,40 +4,39 @@
 use coldproof_contract::evidence::LaneName;
 use coldproof_contract::words::StepName;
 
+use crate::census::capture;
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineError, GenerateRequest};
-use crate::inputs::Inputs;
+use crate::inputs::{Delivery, Inputs};
 use crate::lane::Lane;
 use crate::session::{Order, load, look, update};
 
 /// Three engines, one after the other, with one folder: A fills it, B must take nothing of it, and
 /// A again must, before it is updated to B.
 ///
-/// Only one request fits the KV cache, so each that is served pushes the one before it out. On B one
-/// of the two is served before the update and the other after it: then neither has an entry.
+/// Only one request fits the KV cache, so each that is served pushes the one before it out. On B
+/// the second engine serves one of the two and the third the other: neither has an entry then.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     if lane.hello.as_ref().is_some_and(|hello| !hello.kv_tiers) {
         // Other lanes of the run judge the engine as one without tiers.
         return;
     }
     lane.arm(lane.against_cold("tiers", LaneName::Tiers), |inputs, driver| {
-        load(driver, &inputs.from)?;
-        has_tiers(driver)?;
+        begin(driver, &inputs.from)?;
         let [one, other] = requests(inputs);
         driver.serve(&one, 0)?;
         driver.serve(&other, 0)?;
         driver.claims().map(drop)
     });
     lane.arm(lane.against_cold("tiers-other", LaneName::Tiers), |inputs, driver| {
-        load(driver, &inputs.to)?;
-        has_tiers(driver)?;
+        begin(driver, &inputs.to)?;
         let [one, _] = requests(inputs);
         driver.serve(&one, 0)?;
         driver.claims().map(drop)
     });
     lane.arm(lane.against_cold("tiers-again", LaneName::Tiers), |inputs, driver| {
-        load(driver, &inputs.from)?;
-        has_tiers(driver)?;
+        begin(driver, &inputs.from)?;
+        capture(driver)?;
         let [one, other] = requests(inputs);
         driver.serve(&other, 0)?;
         driver.serve(&one, 0)?;
@@ -55,7 +54,9 @@ fn requests(inputs: &Inputs) -> [GenerateRequest; 2] {
     [inputs.requests.cache(), inputs.requests.kept()]
 }
 
-fn has_tiers(driver: &mut Driver<'_, '_>) -> ArmResult<()> {
+/// Cold load of an engine that has tiers.
+fn begin(driver: &mut Driver<'_, '_>, delivery: &Delivery) -> ArmResult<()> {
+    load(driver, delivery)?;
     if driver.can().kv_tiers {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Tiers below the paged blocks: each is hit before it is judged, and what it holds of other weights
-//! is served neither after an update nor by another engine (R38, R39, R41).
+//! Tiers below the paged blocks: each is hit before it is judged, and what it holds of other
+//! weights is served neither after an update nor by another engine (R38, R39, R41).
 
 use std::collections::{BTreeMap, BTreeSet};
 

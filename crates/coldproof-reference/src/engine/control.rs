@@ -103,7 +103,8 @@ impl Core {
         self.acknowledge(generation)
     }
 
-    /// The prefix cache with its tiers, the encoder's and their slots are of this generation from here on.
+    /// The prefix cache with its tiers, the encoder's and their slots are of this generation from
+    /// here on.
     pub(super) fn acknowledge(&mut self, generation: Generation) -> Result<(), EngineError> {
         self.blocks.invalidate(generation);
         self.encoder.invalidate(generation);

@@ -2,6 +2,22 @@
 
 use super::{FaultId, FaultRow, Spelling};
 
+/// What faults of the tiers below the KV cache have in common.
+const TIER: FaultRow = FaultRow {
+    id: FaultId::R38,
+    room: "caches",
+    object: "host-kv",
+    others: &[],
+    needs: &[],
+    code: "cache-stale",
+    family: None,
+    min_tp: 1,
+    min_ep: 1,
+    spelling: Spelling::Any,
+    fault: "",
+    twin: "",
+};
+
 /// Every fault, by id.
 pub const FAULTS: [FaultRow; 27] = [
     FaultRow {
@@ -335,31 +351,18 @@ pub const FAULTS: [FaultRow; 27] = [
     },
     FaultRow {
         id: FaultId::R38,
-        room: "caches",
         object: "host-kv",
-        others: &[],
-        needs: &[],
-        code: "cache-stale",
-        family: None,
-        min_tp: 1,
-        min_ep: 1,
-        spelling: Spelling::Any,
         fault: "invalidation keeps the host KV tier, whose keys name no generation",
         twin: "invalidation keeps the host KV tier, whose keys name the generation",
+        ..TIER
     },
     FaultRow {
         id: FaultId::R41,
-        room: "caches",
         object: "file-kv",
-        others: &[],
-        needs: &[],
-        code: "cache-stale",
-        family: None,
-        min_tp: 1,
-        min_ep: 1,
-        spelling: Spelling::Any,
-        fault: "keys of the file KV tier number the weights, and another engine counts from 1 again",
+        fault: "keys of the file KV tier number the weights, and another engine counts from 1 \
+                again",
         twin: "keys of the file KV tier number the weights and hold a digest of them",
+        ..TIER
     },
     FaultRow {
         id: FaultId::R43,
@@ -394,17 +397,10 @@ pub const FAULTS: [FaultRow; 27] = [
     },
     FaultRow {
         id: FaultId::R59,
-        room: "caches",
         object: "file-kv",
-        others: &[],
-        needs: &[],
-        code: "cache-stale",
-        family: None,
-        min_tp: 1,
-        min_ep: 1,
-        spelling: Spelling::Any,
         fault: "keys of the file KV tier name the model and the layout, whatever the weights are",
         twin: "keys of the file KV tier name the model and hold a digest of its weights",
+        ..TIER
     },
     FaultRow {
         id: FaultId::R63,

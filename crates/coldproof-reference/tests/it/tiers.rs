@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use coldproof_checkpoint::{Factors, Lora};
 use coldproof_contract::evidence::{CacheFact, Fact, RequestStage};
 use coldproof_contract::words::Topology;
+use coldproof_reference::adapters::modules;
 use coldproof_reference::engine::{Engine, EngineConfig, GenerateRequest, KvTiers, Mode};
 use coldproof_reference::faults::{FaultId, Variant};
 
 use crate::fixtures::{
-    Bits, as_expected, bits, config, loaded, request, tensors, update, with_fault,
+    Bits, as_expected, bits, config, loaded, model_config, request, rows, tensors, update,
+    with_fault,
 };
 
 const BLOCK: u32 = 4;
@@ -44,17 +47,6 @@ fn filler() -> GenerateRequest {
 
 fn serve(engine: &mut Engine, request: &GenerateRequest) -> Bits {
     bits(&engine.generate(request).unwrap().rows)
-}
-
-/// Rows that were computed or fetched since the last look, by stage.
-fn rows(engine: &mut Engine) -> BTreeMap<Option<RequestStage>, u64> {
-    let mut rows = BTreeMap::new();
-    for (_, fact) in engine.launches().unwrap() {
-        if let Fact::Launch(launch) = fact {
-            *rows.entry(launch.stage).or_default() += launch.rows;
-        }
-    }
-    rows
 }
 
 /// The answer, and which rows it took.
@@ -343,4 +335,40 @@ fn an_engine_of_another_cut_takes_no_block() {
         assert_eq!((answer, from.get(&FILE)), (computed.clone(), None));
         assert_eq!(told(&mut engine), Vec::<String>::new());
     }
+}
+
+/// An adapter of rank 1 on every query projection.
+fn adapter(at: &Utf8Path, value: f32) {
+    let all = modules(&model_config("llama")).into_iter();
+    let factors = all.filter(|module| module.name.ends_with("q_proj")).map(|module| {
+        let (a, b) = (vec![value; module.inputs as usize], vec![value; module.outputs as usize]);
+        (module.name.clone(), Factors::rounded((module.outputs, module.inputs), &a, &b))
+    });
+    Lora::write(at, (1, 1.0), &factors.collect()).unwrap();
+}
+
+#[test]
+fn an_adapter_takes_the_blocks_of_its_content_under_any_name() {
+    let (scratch, folder) = scratch();
+    let root = Utf8Path::from_path(scratch.path()).unwrap();
+    let (one, two) = (root.join("one"), root.join("two"));
+    adapter(&one, 0.25);
+    adapter(&two, 0.5);
+    let start = || loaded(tiered(config("llama", 2), Some(&folder)), "llama", "A");
+    let with = |engine: &mut Engine, name: &str| {
+        engine.launches().unwrap();
+        let adapter = Some(name.to_owned());
+        let answer = serve(engine, &GenerateRequest { adapter, ..cached("llama") });
+        (answer, rows(engine).contains_key(&FILE))
+    };
+    let mut engine = start();
+    engine.load_adapter("adapter", &one).unwrap();
+    let (first, _) = with(&mut engine, "adapter");
+    assert!(!seen(&mut engine, "llama").1.contains_key(&HOST), "the base model computes its own");
+    let mut engine = start();
+    engine.load_adapter("adapter", &two).unwrap();
+    let (second, fetched) = with(&mut engine, "adapter");
+    assert!(!fetched && second != first, "another content under the same name");
+    engine.load_adapter("other", &one).unwrap();
+    assert_eq!(with(&mut engine, "other"), (first, true));
 }
