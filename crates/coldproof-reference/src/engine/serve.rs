@@ -107,7 +107,8 @@ impl Core {
         served?;
         for sequence in active.iter().filter(|sequence| sequence.request.use_prefix_cache) {
             let vision = self.dims.vision.as_ref();
-            let symbols = symbols(&sequence.tokens, &sequence.request.images, vision);
+            let kept = self.cacheable(sequence);
+            let symbols = symbols(kept, &sequence.request.images, vision);
             self.offload(sequence.request, &symbols, &sequence.blocks)?;
         }
         Ok(active.into_iter().map(|sequence| sequence.output).collect())

@@ -112,6 +112,7 @@ impl<'a> Builder<'a> {
         self.slots.append(part.slots);
         self.catalogue.append(part.catalogue);
         self.hooks.append(&mut part.hooks);
+        self.paged.append(&mut part.paged);
     }
 
     /// The checkpoint's spelling of a name of this model.

@@ -7,11 +7,11 @@ use super::*;
 use crate::kernels::{
     Activate, Add, AddBias, AllReduce, CausalConv, ClampedSwiglu, Columns, Copy, Embed,
     EncoderAttention, ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul,
-    GatedNorm, Gather, GroupedTopK, HeadLinear, Join, KvFetch, KvWrite, LatentAttention, LatentDims,
-    LatentRope, LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand,
-    LoraShrink, MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches, RmsNorm, Rope,
-    RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States,
-    Tables, TowerRows,
+    GatedNorm, Gather, GroupedTopK, HeadLinear, Join, KvFetch, KvWrite, LatentAttention,
+    LatentDims, LatentRope, LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts,
+    LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches,
+    RmsNorm, Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan,
+    States, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
