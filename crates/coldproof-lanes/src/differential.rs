@@ -40,6 +40,9 @@ pub(crate) fn cold(lane: &mut Lane<'_, '_>) -> Slots {
             };
             driver.serve(&apart, 0)?;
         }
+        if inputs.lanes.contains(&LaneName::Tiers) {
+            driver.serve(&inputs.requests.kept(), 0)?;
+        }
         Ok(())
     });
     slots

@@ -182,6 +182,9 @@ pub struct Capabilities {
     /// Whether requests may have images.
     #[serde(default)]
     pub images: bool,
+    /// Whether blocks that the KV cache lets go of are kept in host memory and in files.
+    #[serde(default)]
+    pub kv_tiers: bool,
 }
 
 const fn one() -> u32 {
@@ -201,6 +204,7 @@ impl Capabilities {
             prefix_cache: false,
             batch_max: 1,
             images: false,
+            kv_tiers: false,
         }
     }
 
@@ -350,6 +354,21 @@ pub struct StartSpec {
     /// The largest rank of the adapters that it will be given; 0: it is given none.
     #[serde(default)]
     pub adapter_rank: u32,
+    /// The tiers below the KV cache that it is to have; none: it has none.
+    #[serde(default)]
+    pub kv_tiers: Option<KvTiers>,
+}
+
+/// Tiers below the KV cache: what it lets go of is kept in host memory, and in a folder that
+/// outlives the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvTiers {
+    /// Tokens that the KV cache has room for, so that requests push each other out.
+    pub cache_tokens: u32,
+    /// Bytes of host memory that each rank may fill.
+    pub host_bytes: u64,
+    /// The folder.
+    pub folder: camino::Utf8PathBuf,
 }
 
 /// What a lane asks of one slot.

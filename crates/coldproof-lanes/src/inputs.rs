@@ -77,6 +77,8 @@ pub struct Inputs {
     pub seeded: Vec<String>,
     /// Steps that every update leaves out, as a trainer at fault would.
     pub skipped: Vec<StepName>,
+    /// An empty folder for what outlives the engines of the tiers lane.
+    pub tiers: Utf8PathBuf,
     /// The two adapters of the adapters lane.
     pub adapters: Option<AdapterPair>,
     /// Fixed tokens.

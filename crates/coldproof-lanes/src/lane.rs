@@ -6,7 +6,7 @@ use std::time::Duration;
 use coldproof_contract::evidence::{ArmHeader, CheckpointHeader, LaneName};
 
 use crate::driver::{ArmResult, Driver};
-use crate::engine::{Capabilities, EngineUnderTest, Reply, StartSpec};
+use crate::engine::{Capabilities, EngineUnderTest, KvTiers, Reply, StartSpec};
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::orders::Orders;
@@ -25,6 +25,9 @@ pub const COLD_ADAPTER: &str = "cold-adapter";
 pub fn is_cold(arm: &str) -> bool {
     arm.starts_with("cold-")
 }
+
+/// Bytes that a rank's host tier may fill: more than all requests of a run.
+const HOST_TIER_BYTES: u64 = 1 << 30;
 
 /// Everything that a lane works with.
 pub struct Lane<'a, 'p> {
@@ -95,6 +98,16 @@ impl<'p> Lane<'_, 'p> {
             lying: false,
             deadline_ms: self.inputs.deadline_ms,
             adapter_rank: adapters.map_or(0, |pair| pair.rank),
+            kv_tiers: (header.lane == LaneName::Tiers).then(|| self.tiers()),
+        }
+    }
+
+    /// A KV cache that holds one request, so that each pushes out the one before it.
+    fn tiers(&self) -> KvTiers {
+        KvTiers {
+            cache_tokens: self.inputs.requests.cached_tokens(),
+            host_bytes: HOST_TIER_BYTES,
+            folder: self.inputs.tiers.clone(),
         }
     }
 

@@ -30,5 +30,6 @@ pub mod requests;
 mod routing;
 mod run;
 mod session;
+mod tiers;
 
 pub use run::run;

@@ -155,6 +155,21 @@ impl Requests {
         }
     }
 
+    /// A request of the same length that begins with other tokens.
+    #[must_use]
+    pub fn kept(self) -> GenerateRequest {
+        let text = self.cache();
+        let prompt = self.tokens(1_001, text.prompt.len() as u32);
+        GenerateRequest { name: "kept".to_owned(), prompt, ..text }
+    }
+
+    /// Tokens of either.
+    #[must_use]
+    pub fn cached_tokens(self) -> u32 {
+        let text = self.cache();
+        (text.prompt.len() + text.forced.len()) as u32
+    }
+
     /// The cache request with an adapter, or on the base model beside one.
     #[must_use]
     pub fn adapted(self, adapter: Option<&str>) -> GenerateRequest {

@@ -10,6 +10,7 @@ use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
 use crate::{
     adapter_swap, caches, composite, differential, kernel_format, names, orders, partial, routing,
+    tiers,
 };
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
@@ -43,6 +44,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Adapters => adapter_swap::run(&mut lane),
             LaneName::Partial => partial::run(&mut lane),
             LaneName::Kernel => kernel_format::run(&mut lane),
+            LaneName::Tiers => tiers::run(&mut lane),
         }
     }
     let checkpoints = inputs.headers.iter().cloned().chain(lane.headers).collect();

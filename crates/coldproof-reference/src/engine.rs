@@ -20,6 +20,7 @@ mod replicas;
 mod request;
 mod serve;
 mod speculate;
+mod tiers;
 mod update;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use coldproof_checkpoint::{Lora, TensorRef};
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
 
-pub use config::{EngineConfig, RANKS_MAX};
+pub use config::{EngineConfig, KvTiers, RANKS_MAX};
 pub use control::BATCH_MAX;
 pub use error::EngineError;
 pub use probe::Canceller;

@@ -90,6 +90,8 @@ pub enum LaneArg {
     Partial,
     /// Slots delivered as kernels read them.
     Kernel,
+    /// Host and file tiers below the KV cache, across an update and restarts.
+    Tiers,
 }
 
 /// Steps that a trainer may forget.

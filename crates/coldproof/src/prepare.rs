@@ -124,6 +124,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         lanes,
         required: settings.required.clone(),
         seeded: settings.engine.faults().iter().filter(|id| !id.ends_with('~')).cloned().collect(),
+        tiers: made.join("tiers"),
         adapters: adapters.clone(),
         skipped: settings.skipped.clone(),
         requests: requests(&to, embedded),

@@ -334,12 +334,14 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
         LaneArg::Adapters => LaneName::Adapters,
         LaneArg::Partial => LaneName::Partial,
         LaneArg::Kernel => LaneName::Kernel,
+        LaneArg::Tiers => LaneName::Tiers,
     };
     if typed.is_empty() {
         let has_what_it_needs = |one: &&LaneArg| match one {
             LaneArg::Adapters => adapters,
-            // No other adapter begins an update of some slots, or in kernel format.
-            LaneArg::Partial | LaneArg::Kernel => embedded,
+            // No other adapter begins an update of some slots or in kernel format, or is started
+            // with tiers.
+            LaneArg::Partial | LaneArg::Kernel | LaneArg::Tiers => embedded,
             _ => true,
         };
         return Ok(all.filter(has_what_it_needs).map(lane).collect());
@@ -357,6 +359,14 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
                 "{lane} runs on the embedded engine alone: no other adapter begins an update {what}"
             ),
             &format!("leave {lane} out"),
+        );
+    }
+    if typed.contains(&LaneArg::Tiers) && !embedded {
+        return refused(
+            "--lane",
+            "the tiers lane runs on the embedded engine alone: no other adapter is started with KV \
+             tiers",
+            "leave the tiers lane out",
         );
     }
     match (asked, adapters) {
@@ -382,7 +392,9 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
             LaneName::Differential => required.extend([1, 2, 3, 4].map(RequiredItem::Category)),
             LaneName::Routing => required.extend([RequiredItem::Category(5)]),
             LaneName::Names => required.extend([RequiredItem::Category(6)]),
-            LaneName::Caches | LaneName::Adapters => required.extend([RequiredItem::Category(7)]),
+            LaneName::Caches | LaneName::Adapters | LaneName::Tiers => {
+                required.extend([RequiredItem::Category(7)]);
+            }
             LaneName::Composite => required.extend([RequiredItem::Transition]),
             LaneName::Partial => required.extend([RequiredItem::Category(4)]),
             LaneName::Kernel => required.extend([2, 3].map(RequiredItem::Category)),

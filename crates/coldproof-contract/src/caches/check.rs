@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CacheChoice, CacheError, CacheInventory, CacheSighting, adapters};
+use super::{CacheChoice, CacheError, CacheInventory, CacheSighting, adapters, tiers};
 use crate::evidence::{
     ArmView, CacheFact, LaneName, LogitsFact, Observed, PhaseView, RequestStage, Seen,
 };
@@ -59,6 +59,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         case.cover(Room::Caches).proven = proven(hits);
     }
     adapters::check(case);
+    tiers::check(case);
 }
 
 /// Replicas beside the first that answered no such request before the update.
@@ -101,14 +102,14 @@ pub(super) fn rows(phase: &PhaseView<'_>, step: u32, stage: Option<RequestStage>
 
 /// The cache whose entries saved rows, by the engine's own names of its caches; blocks of keys and
 /// values where it has them, or names none.
-fn served_from<'p>(phase: &'p PhaseView<'_>) -> &'p str {
+pub(super) fn served_from<'p>(phase: &'p PhaseView<'_>) -> &'p str {
     let named = || phase.caches.iter().map(|cache| cache.fact.cache.as_str());
     let blocks = named().find(|name| *name == PREFIX_KV);
     blocks.or_else(|| named().find(|name| name.starts_with(PREFIX))).unwrap_or(PREFIX_KV)
 }
 
 /// What was not done to the caches in this update.
-fn kept(phase: &PhaseView<'_>) -> &'static str {
+pub(super) fn kept(phase: &PhaseView<'_>) -> &'static str {
     let told = phase.steps.iter().any(|step| step.name == StepName::Invalidate);
     if told { "" } else { ", in which the caches were not told to empty" }
 }

@@ -3,6 +3,7 @@
 mod adapters;
 mod check;
 mod rules;
+mod tiers;
 
 pub(crate) use check::check;
 pub use rules::{CacheChoice, CacheError, CacheInventory, CacheSighting};

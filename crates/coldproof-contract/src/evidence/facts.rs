@@ -193,7 +193,7 @@ pub struct NodeFact {
     pub args: Vec<ArgFact>,
 }
 
-/// What is computed for a request beside the model, each kept in a cache of its own.
+/// What is computed or fetched for a request beside the model, each in a cache of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestStage {
@@ -203,6 +203,10 @@ pub enum RequestStage {
     Encoder,
     /// Drafts of speculative decoding, by a draft model or a layer that predicts further tokens.
     Draft,
+    /// Blocks of keys and values (or states) that were not computed: fetched from host memory.
+    HostTier,
+    /// The same, fetched from files or another store that outlives the engine.
+    FileTier,
 }
 
 /// Kernels that ran within one request.

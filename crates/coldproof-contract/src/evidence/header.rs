@@ -149,6 +149,8 @@ pub enum LaneName {
     Partial,
     /// An update that delivers slots as kernels read them.
     Kernel,
+    /// Blocks below the KV cache across an update and restarts.
+    Tiers,
 }
 
 impl LaneName {

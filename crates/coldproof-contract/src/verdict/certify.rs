@@ -18,6 +18,7 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
         LaneName::Differential,
         LaneName::Names,
         LaneName::Caches,
+        LaneName::Tiers,
         LaneName::Routing,
         LaneName::Partial,
         LaneName::Kernel,

@@ -196,8 +196,9 @@ fn categories(
 
 /// What the engine cannot do of what the room's lanes ask.
 fn unsupported(view: &View<'_>, room: Room) -> Option<String> {
-    let adapters = || view.unsupported(LaneName::Adapters).filter(|_| room == Room::Caches);
-    view.unsupported(lane_of(room)).or_else(adapters)
+    let beside = [LaneName::Adapters, LaneName::Tiers];
+    let others = beside.into_iter().filter(|_| room == Room::Caches);
+    view.unsupported(lane_of(room)).or_else(|| others.into_iter().find_map(|l| view.unsupported(l)))
 }
 
 /// The lane whose evidence a room is judged by.

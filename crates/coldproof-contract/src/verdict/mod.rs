@@ -23,3 +23,4 @@ pub use finding::{Finding, FindingEvent};
 pub(crate) use generations::passed_over;
 pub use judge::judge;
 pub use known::{Listed, accept};
+pub(crate) use outputs::{distance, noise};

@@ -20,7 +20,7 @@ pub(super) struct Compared {
 }
 
 /// The largest difference between repeats of one request within one of these phases.
-pub(super) fn noise<'v, 'r: 'v>(phases: impl Iterator<Item = &'v PhaseView<'r>>) -> f64 {
+pub(crate) fn noise<'v, 'r: 'v>(phases: impl Iterator<Item = &'v PhaseView<'r>>) -> f64 {
     let mut noise: f64 = 0.0;
     for answers in phases.flat_map(|phase| [&phase.logits, &phase.drafts]) {
         for ((request, mode, _), seen) in answers {
@@ -59,7 +59,7 @@ fn words(text: &str) -> Vec<u32> {
 }
 
 /// As [`common`]; infinite where one of the two ends before the other.
-pub(super) fn distance(wanted: &[LogitsRow], found: &[LogitsRow]) -> (u64, f64) {
+pub(crate) fn distance(wanted: &[LogitsRow], found: &[LogitsRow]) -> (u64, f64) {
     let end = |rows: &[LogitsRow]| rows.iter().map(|row| row.position).max();
     let (rows, largest) = common(wanted, found);
     if end(wanted) == end(found) { (rows, largest) } else { (rows, f64::INFINITY) }
@@ -138,7 +138,7 @@ pub(super) fn check(case: &mut Case<'_, '_>, site: Site) -> Compared {
 
 /// Whether the arm's requests may be served from a cache.
 fn is_cached(arm: &ArmView<'_>) -> bool {
-    matches!(arm.header.lane, LaneName::Caches | LaneName::Adapters)
+    matches!(arm.header.lane, LaneName::Caches | LaneName::Adapters | LaneName::Tiers)
 }
 
 /// The largest difference between repeats of a request after a cold load of either.

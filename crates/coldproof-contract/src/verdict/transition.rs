@@ -173,7 +173,8 @@ fn must_serve(arm: &ArmView<'_>, phase: usize) -> bool {
             | LaneName::Caches
             | LaneName::Adapters
             | LaneName::Partial
-            | LaneName::Kernel => false,
+            | LaneName::Kernel
+            | LaneName::Tiers => false,
         }
 }
 

@@ -26,6 +26,7 @@ mod state;
 mod storage;
 mod strikes;
 mod support;
+mod tiers;
 mod topologies;
 mod transition;
 mod unknown;

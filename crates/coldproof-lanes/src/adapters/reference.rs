@@ -39,6 +39,12 @@ impl Reference {
         config.faults = faults;
         config.lying = spec.lying;
         config.deadline = Duration::from_millis(spec.deadline_ms);
+        if let Some(tiers) = &spec.kv_tiers {
+            // One block more than tokens fill: unused entries of block tables name it.
+            config.kv_blocks = tiers.cache_tokens.div_ceil(config.block_size).saturating_add(1);
+            let (host_bytes, folder) = (tiers.host_bytes, Some(tiers.folder.clone()));
+            config.kv_tiers = Some(reference::KvTiers { host_bytes, folder });
+        }
         let engine = reference::Engine::start(config).map_err(translate)?;
         Ok(Self { engine, topology: spec.topology })
     }
@@ -103,6 +109,7 @@ impl Engine for Reference {
             prefix_cache: true,
             batch_max: reference::BATCH_MAX,
             images: self.engine.takes_images(),
+            kv_tiers: true,
         })
     }
 

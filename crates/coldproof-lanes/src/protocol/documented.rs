@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{Answer, OutputBits, Request};
 use crate::engine::{
-    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, ReadBackRequest, StartSpec,
-    WakeTag,
+    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, KvTiers, ReadBackRequest,
+    StartSpec, WakeTag,
 };
 
 const PAGE: &str = include_str!("../../../../docs/adapters.md");
@@ -101,7 +101,12 @@ pub(super) fn spec() -> StartSpec {
         lying: false,
         deadline_ms: 1,
         adapter_rank: 0,
+        kv_tiers: None,
     }
+}
+
+fn tiers() -> KvTiers {
+    KvTiers { cache_tokens: 0, host_bytes: 0, folder: "folder".into() }
 }
 
 fn request() -> GenerateRequest {
@@ -130,6 +135,7 @@ fn capabilities() -> Capabilities {
         prefix_cache: false,
         batch_max: 1,
         images: false,
+        kv_tiers: false,
     }
 }
 
@@ -244,6 +250,7 @@ fn every_field_of_what_messages_carry_is_named() {
         ("capabilities", fields(&capabilities())),
         ("request", fields(&request())),
         ("image", fields(&Image { at: 0, shape: [1; 3], pixels: vec![] })),
+        ("kv_tiers", fields(&tiers())),
     ] {
         let missing: Vec<_> = wanted.difference(&listed(name)).cloned().collect();
         assert!(missing.is_empty(), "`{name}`: {missing:?}");
@@ -252,12 +259,16 @@ fn every_field_of_what_messages_carry_is_named() {
 
 #[test]
 fn a_capability_that_is_left_out_is_none() {
-    let mut value =
-        serde_json::to_value(Capabilities { batch_max: 4, images: true, ..capabilities() })
-            .unwrap();
-    for name in ["batch_max", "images"] {
+    let mut value = serde_json::to_value(Capabilities {
+        batch_max: 4,
+        images: true,
+        kv_tiers: true,
+        ..capabilities()
+    })
+    .unwrap();
+    for name in ["batch_max", "images", "kv_tiers"] {
         value.as_object_mut().unwrap().remove(name);
     }
     let read = serde_json::from_value::<Capabilities>(value).unwrap();
-    assert_eq!((read.batch_max, read.images), (1, false));
+    assert_eq!((read.batch_max, read.images, read.kv_tiers), (1, false, false));
 }

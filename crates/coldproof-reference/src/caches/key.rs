@@ -39,6 +39,20 @@ impl BlockKey {
         Self(*hasher.finalize().as_bytes())
     }
 
+    /// What the first block follows where keys name the weights by these bytes and no number.
+    pub(crate) fn weights(identity: &[u8], adapter: Option<Self>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"weights");
+        hasher.update(&adapter.map_or([0; 32], |key| key.0));
+        hasher.update(identity);
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// Its bytes.
+    pub(crate) const fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// The chain of keys of all full blocks of `symbols`, after `root` where there is one.
     pub(crate) fn chain(
         root: Option<Self>,
@@ -95,6 +109,19 @@ mod tests {
             assert_ne!(one[block], other[block]);
         }
         assert_eq!(one, chain(Some(b"one")));
+    }
+
+    #[test]
+    fn a_chain_of_named_weights_is_its_own_to_the_end() {
+        let adapter = Some(BlockKey::adapter(b"one"));
+        let chain = |identity: &[u8], adapter: Option<BlockKey>| {
+            chain_after(Some(BlockKey::weights(identity, adapter)), &[1, 2, 3, 4], None)
+        };
+        let one = chain(b"a", None);
+        assert_eq!(one, chain(b"a", None));
+        for other in [chain(b"b", None), chain(b"a", adapter), chain_after(None, &[1, 2], None)] {
+            assert!(one.iter().zip(&other).all(|(one, other)| one != other));
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ impl Core {
     pub(crate) fn claims(&mut self) -> Result<Vec<(Rank, Fact)>, EngineError> {
         let (generation, block_size) = (self.machine.generation(), self.config.block_size);
         let graphs = self.graphs.stated();
+        let (cached, version) = (self.blocks.generation(), self.tier_version());
         let mut facts = self.facts(move |worker| {
             let mut facts = worker.slot_facts();
             facts.push(state("engine", "block_size", &block_size.to_string()));
@@ -21,6 +22,7 @@ impl Core {
             facts.extend(worker.kernel_facts());
             let (what, value) = ("generation".to_owned(), generation.0.to_string());
             facts.push(Fact::Claim(ClaimFact { what, value }));
+            facts.extend(worker.tier_facts(cached, &version));
             facts
         })?;
         let first = Rank::first_of(self.replica);

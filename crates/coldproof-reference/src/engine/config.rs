@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_contract::words::{Dtype, Topology, TopologyError};
 
@@ -13,6 +14,15 @@ use crate::models::Dims;
 pub const RANKS_MAX: u32 = 64;
 /// Degrees of tensor parallelism that the engine knows.
 const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
+
+/// The tiers below the paged blocks of the KV cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvTiers {
+    /// Bytes of host memory that each rank may fill.
+    pub host_bytes: u64,
+    /// A folder that outlives the engine, for a file of each block and rank; none: no such tier.
+    pub folder: Option<Utf8PathBuf>,
+}
 
 /// What an engine is started with.
 #[derive(Clone, Debug)]
@@ -35,6 +45,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Blocks of the KV cache.
     pub kv_blocks: u32,
+    /// Where blocks go that the KV cache lets go of; none: nowhere.
+    pub kv_tiers: Option<KvTiers>,
     /// How long the ranks may take for one thing that a call asks of them: one forward, one
     /// tensor, one post-load.
     pub deadline: Duration,
@@ -54,13 +66,19 @@ impl EngineConfig {
             lying: false,
             block_size: 16,
             kv_blocks: 64,
+            kv_tiers: None,
             deadline: Duration::from_secs(60),
         }
     }
 
-    /// The same engine without faults: what a lying one says of itself.
+    /// The same engine without faults: what a lying one says of itself. Its files are its own, so
+    /// that it gives the other nothing.
     pub(crate) fn fault_free(&self) -> Self {
-        Self { faults: Vec::new(), lying: false, ..self.clone() }
+        let mut own = Self { faults: Vec::new(), lying: false, ..self.clone() };
+        if let Some(KvTiers { folder: Some(folder), .. }) = &mut own.kv_tiers {
+            *folder = folder.join("fault-free");
+        }
+        own
     }
 
     /// Whether there can be as many ranks.

@@ -5,7 +5,7 @@ use coldproof_contract::words::{Generation, Policy};
 
 use super::EngineError;
 use super::core::Core;
-use crate::ranks::Worker;
+use crate::ranks::{Tiers, Worker};
 
 /// The most requests of one batch that a captured graph holds.
 pub const BATCH_MAX: u32 = 4;
@@ -103,11 +103,13 @@ impl Core {
         self.acknowledge(generation)
     }
 
-    /// The prefix cache, the encoder's and their slots are of this generation from here on.
+    /// The prefix cache with its tiers, the encoder's and their slots are of this generation from
+    /// here on.
     pub(super) fn acknowledge(&mut self, generation: Generation) -> Result<(), EngineError> {
         self.blocks.invalidate(generation);
         self.encoder.invalidate(generation);
         self.each(move |worker| {
+            worker.tiers.iter_mut().for_each(Tiers::invalidate);
             for id in worker.slots.ids() {
                 let slot = &mut worker.slots[id];
                 if slot.spec.policy == Policy::Invalidate {

@@ -9,6 +9,7 @@ use coldproof_contract::transaction::Machine;
 use coldproof_contract::words::{Hex128, Rank, Topology};
 
 use super::graphs::GraphConfig;
+use super::tiers::{TierKeeper, rank_tiers};
 use super::{EngineConfig, EngineError, Promise};
 use crate::arena::{ArenaConfig, Placement};
 use crate::caches::{EncoderCache, KvBlocks, ProcessorCache};
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     ranks: Option<Ranks>,
     pub(crate) machine: Machine,
     pub(super) blocks: KvBlocks,
+    /// The tiers below them.
+    pub(super) tiers: Option<TierKeeper>,
     pub(super) encoder: EncoderCache,
     /// Where the model takes images.
     pub(super) processor: Option<ProcessorCache>,
@@ -84,6 +87,7 @@ impl Core {
                 block_size,
                 invalidation(&faults, &[FaultId::F7_02, FaultId::F7_04]),
             ),
+            tiers: TierKeeper::of(&config, &faults),
             encoder: EncoderCache::new(ENCODER_ENTRIES, invalidation(&faults, &[FaultId::F7_03])),
             processor: (dims.vision.as_ref())
                 .map(|vision| ProcessorCache::new(vision.processor.clone())),
@@ -238,6 +242,7 @@ fn start_workers(
                 block_size: u64::from(config.block_size),
             },
             arena: ArenaConfig { base: config.arena_base, seed: config.seed, placement },
+            tiers: rank_tiers(config, faults, rank),
             faults: faults.clone(),
             groups,
             cancel: Arc::clone(cancel),

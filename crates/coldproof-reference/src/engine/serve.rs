@@ -74,7 +74,7 @@ impl From<OutOfBlocks> for EngineError {
 
 impl Core {
     /// Serves requests together. Prompts are computed one by one, eagerly, as far as the prefix
-    /// cache does not hold them.
+    /// cache and the tiers below it do not hold them.
     pub(crate) fn generate(
         &mut self,
         requests: &[GenerateRequest],
@@ -105,6 +105,12 @@ impl Core {
             self.release_images(&sequence.images, request.use_encoder_cache && served.is_ok());
         }
         served?;
+        for sequence in active.iter().filter(|sequence| sequence.request.use_prefix_cache) {
+            let vision = self.dims.vision.as_ref();
+            let kept = self.cacheable(sequence);
+            let symbols = symbols(kept, &sequence.request.images, vision);
+            self.offload(sequence.request, &symbols, &sequence.blocks)?;
+        }
         Ok(active.into_iter().map(|sequence| sequence.output).collect())
     }
 
@@ -137,6 +143,7 @@ impl Core {
             let vision = self.dims.vision.as_ref();
             let symbols = symbols(&request.prompt, &request.images, vision);
             sequence.blocks = self.blocks.take_prefix(&symbols, self.weights_key(request));
+            self.fetch_prefix(request, &symbols, &mut sequence.blocks)?;
             self.leave_last_block(sequence);
         }
         let known = sequence.blocks.len() * self.config.block_size as usize;

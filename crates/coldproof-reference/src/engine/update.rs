@@ -28,6 +28,7 @@ impl Core {
     pub(crate) fn empty(&mut self, generation: Generation) -> Result<(), EngineError> {
         self.blocks.forget();
         self.encoder.forget();
+        self.forget_host_tier()?;
         self.acknowledge(generation)
     }
 
@@ -66,6 +67,7 @@ impl Core {
         let id = self.machine.next_id();
         self.machine.begin(id, scope(promise))?;
         self.promise = promise.clone();
+        self.tiers.iter_mut().for_each(|tiers| tiers.identity.begin(scope == Scope::Partial));
         let generation = Generation(self.machine.generation().0 + 1);
         let format = promise.format;
         self.each(move |worker| worker.begin(Load::new(id, generation, reload), format))?;
@@ -93,6 +95,7 @@ impl Core {
         self.machine.apply(id)?;
         for tensor in tensors {
             let bytes = tensor.read().map_err(|error| EngineError::refused(error.to_string()))?;
+            self.tiers.iter_mut().for_each(|tiers| tiers.identity.saw(&tensor.name, &bytes));
             let (name, bytes) = (tensor.name.clone(), Arc::new(bytes));
             self.each(move |worker| match format {
                 Format::Checkpoint => worker.apply(&name, &bytes),
@@ -142,6 +145,7 @@ impl Core {
     pub(crate) fn commit(&mut self) -> Result<Generation, EngineError> {
         let id = self.open_id("commit")?;
         let generation = self.machine.commit(id)?;
+        self.tiers.iter_mut().for_each(|tiers| tiers.identity.commit());
         self.each(|worker| worker.close(true))?;
         if generation > Generation(1) {
             self.graphs.update(&self.faults);

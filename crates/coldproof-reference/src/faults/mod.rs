@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use caches::invalidation;
+pub(crate) use caches::{FileKeys, file_keys, host_invalidation, invalidation};
 pub(crate) use derived::widen_norm;
 pub(crate) use lifecycle::{
     apply_head_rows, dispatched, drop_after_full, pack_again, write_experts,
@@ -99,10 +99,16 @@ pub enum FaultId {
     F7_04,
     /// What is packed already packed again.
     R23,
+    /// A host KV tier that outlives its weights.
+    R38,
+    /// A file KV tier whose keys number the weights.
+    R41,
     /// A replica that an update does not reach.
     R43,
     /// Weights of what drafts passed over.
     R50,
+    /// A file KV tier whose keys name the model and no weights.
+    R59,
     /// Experts of another placement.
     R63,
 }
@@ -222,8 +228,11 @@ impl FaultId {
             Self::F7_03 => "F7.03",
             Self::F7_04 => "F7.04",
             Self::R23 => "R23",
+            Self::R38 => "R38",
+            Self::R41 => "R41",
             Self::R43 => "R43",
             Self::R50 => "R50",
+            Self::R59 => "R59",
             Self::R63 => "R63",
         }
     }

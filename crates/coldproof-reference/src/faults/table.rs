@@ -2,8 +2,24 @@
 
 use super::{FaultId, FaultRow, Spelling};
 
+/// What faults of the tiers below the KV cache have in common.
+const TIER: FaultRow = FaultRow {
+    id: FaultId::R38,
+    room: "caches",
+    object: "host-kv",
+    others: &[],
+    needs: &[],
+    code: "cache-stale",
+    family: None,
+    min_tp: 1,
+    min_ep: 1,
+    spelling: Spelling::Any,
+    fault: "",
+    twin: "",
+};
+
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 24] = [
+pub const FAULTS: [FaultRow; 27] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -334,6 +350,21 @@ pub const FAULTS: [FaultRow; 24] = [
         twin: "post-load looks at the order that the experts lie in and leaves them",
     },
     FaultRow {
+        id: FaultId::R38,
+        object: "host-kv",
+        fault: "invalidation keeps the host KV tier, whose keys name no generation",
+        twin: "invalidation keeps the host KV tier, whose keys name the generation",
+        ..TIER
+    },
+    FaultRow {
+        id: FaultId::R41,
+        object: "file-kv",
+        fault: "keys of the file KV tier number the weights, and another engine counts from 1 \
+                again",
+        twin: "keys of the file KV tier number the weights and hold a digest of them",
+        ..TIER
+    },
+    FaultRow {
         id: FaultId::R43,
         room: "transition",
         object: "transaction 2",
@@ -363,6 +394,13 @@ pub const FAULTS: [FaultRow; 24] = [
         fault: "a reload by the model's loader passes a source over that is numbered behind the \
                 model's layers: the layer that predicts further tokens keeps its old weight",
         twin: "passes it over and asks the loader of that layer",
+    },
+    FaultRow {
+        id: FaultId::R59,
+        object: "file-kv",
+        fault: "keys of the file KV tier name the model and the layout, whatever the weights are",
+        twin: "keys of the file KV tier name the model and hold a digest of its weights",
+        ..TIER
     },
     FaultRow {
         id: FaultId::R63,

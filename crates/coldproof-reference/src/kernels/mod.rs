@@ -26,6 +26,7 @@ mod grouped_top_k;
 mod head_linear;
 mod join;
 mod kv;
+mod kv_fetch;
 mod latent;
 mod latent_attention;
 mod layer_norm;
@@ -63,6 +64,7 @@ pub use grouped_top_k::GroupedTopK;
 pub use head_linear::HeadLinear;
 pub use join::Join;
 pub use kv::{KvWrite, Paging};
+pub use kv_fetch::KvFetch;
 pub use latent::{Columns, LatentDims, LatentRope, LatentWrite};
 pub use latent_attention::LatentAttention;
 pub use layer_norm::LayerNorm;
@@ -116,6 +118,8 @@ pub enum Kernel {
     Rope(Rope),
     /// Keys and values into the paged cache.
     KvWrite(KvWrite),
+    /// A block from a tier below the paged cache.
+    KvFetch(KvFetch),
     /// Attention over the paged cache.
     PagedAttention(PagedAttention),
     /// Norm of some columns.
@@ -219,6 +223,7 @@ impl Kernel {
             Self::AddBias(op) => op,
             Self::Rope(op) => op,
             Self::KvWrite(op) => op,
+            Self::KvFetch(op) => op,
             Self::PagedAttention(op) => op,
             Self::SliceNorm(op) => op,
             Self::LatentRope(op) => op,
@@ -277,6 +282,7 @@ kernel_from!(
     AddBias,
     Rope,
     KvWrite,
+    KvFetch,
     PagedAttention,
     SliceNorm,
     LatentRope,

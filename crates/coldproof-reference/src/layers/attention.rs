@@ -5,7 +5,6 @@ use coldproof_contract::words::{Address, Dtype, Packing, Policy, SlotKind, SlotN
 
 use super::norm::stored;
 use super::{Forward, LayerError};
-use crate::arena::Region;
 use crate::kernels::{AddBias, KvWrite, LinearPermuted, PagedAttention, Rope, WORKSPACE_LOCKS};
 use crate::loader::{HeadPart, HookKind, Target};
 use crate::models::{Builder, Dims};
@@ -247,5 +246,5 @@ fn declare_cache(builder: &mut Builder<'_>, path: &str, kv_heads: u64) -> SlotId
         &shape,
         Policy::Invalidate,
     );
-    builder.slots.declare(SlotSpec { region: Region::KvCache, ..spec })
+    builder.paged(spec)
 }

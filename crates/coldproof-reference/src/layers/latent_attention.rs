@@ -6,7 +6,6 @@ use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
 use super::attention::OutputKernel;
 use super::{Forward, LayerError};
-use crate::arena::Region;
 use crate::kernels::{
     Columns, HeadLinear, LatentAttention as Attend, LatentDims, LatentRope, LatentWrite, Paging,
     SliceNorm,
@@ -239,5 +238,5 @@ fn declare_cache(builder: &mut Builder<'_>, path: &str, mla: &Mla) -> SlotId {
         &[kv.blocks, kv.block_size, mla.latent_dim()],
         Policy::Invalidate,
     );
-    builder.slots.declare(SlotSpec { region: Region::KvCache, ..spec })
+    builder.paged(spec)
 }

@@ -5,7 +5,6 @@ use coldproof_checkpoint::arch::StateSpace;
 use coldproof_contract::words::{Address, Dtype, Policy, SlotKind, SlotName};
 
 use super::{Forward, LayerError};
-use crate::arena::Region;
 use crate::kernels::{CausalConv, GatedNorm, StateScan};
 use crate::loader::{HookKind, SectionRows, Target};
 use crate::models::{Builder, Dims};
@@ -213,5 +212,5 @@ fn declare_states(builder: &mut Builder<'_>, name: &str, state: &[u64]) -> SlotI
     let shape = [&[builder.kv.blocks], state].concat();
     let (kind, policy) = (SlotKind::Scratch, Policy::Invalidate);
     let spec = SlotSpec::unsourced(name.to_owned(), kind, Dtype::F32, &shape, policy);
-    builder.slots.declare(SlotSpec { region: Region::KvCache, ..spec })
+    builder.paged(spec)
 }

@@ -4,6 +4,7 @@ use coldproof_checkpoint::arch::Family;
 use coldproof_contract::words::{Packing, SlotName};
 
 use super::Dims;
+use crate::arena::Region;
 use crate::loader::{Catalogue, Hook, HookKind, Place, Shard, Source, Target};
 use crate::slots::{SlotId, SlotSpec, Slots};
 
@@ -35,6 +36,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) hooks: Vec<Hook>,
     /// Weights whose products an adapter is added to.
     pub(crate) adapted: Vec<SlotId>,
+    /// Slots of which every block of the KV cache has a part.
+    pub(crate) paged: Vec<SlotId>,
 }
 
 impl<'a> Builder<'a> {
@@ -49,6 +52,7 @@ impl<'a> Builder<'a> {
             catalogue: Catalogue::default(),
             hooks: Vec::new(),
             adapted: Vec::new(),
+            paged: Vec::new(),
         }
     }
 
@@ -81,6 +85,13 @@ impl<'a> Builder<'a> {
         slot
     }
 
+    /// A slot of the KV cache: its first axis is blocks.
+    pub(crate) fn paged(&mut self, spec: SlotSpec) -> SlotId {
+        let id = self.slots.declare(SlotSpec { region: Region::KvCache, ..spec });
+        self.paged.push(id);
+        id
+    }
+
     /// Puts everything that was declared so far behind this prefix.
     pub(crate) fn nest(&mut self, prefix: &str) {
         self.slots.nest(prefix);
@@ -101,6 +112,7 @@ impl<'a> Builder<'a> {
         self.slots.append(part.slots);
         self.catalogue.append(part.catalogue);
         self.hooks.append(&mut part.hooks);
+        self.paged.append(&mut part.paged);
     }
 
     /// The checkpoint's spelling of a name of this model.

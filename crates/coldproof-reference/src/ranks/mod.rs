@@ -2,6 +2,7 @@
 
 mod failure;
 mod step;
+mod tiers;
 mod worker;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use failure::Failure;
 pub(crate) use step::{Computed, Step, StepImage};
+pub(crate) use tiers::{TierConfig, TierKeys, Tiers};
 pub(crate) use worker::{Worker, WorkerConfig};
 
 /// How long a rank may take to notice that it was cancelled, before its thread is left behind.

@@ -8,6 +8,7 @@ use coldproof_contract::words::{Generation, Packing, Rank, SlotKind};
 
 use super::Failure;
 use super::step::Captured;
+use super::tiers::{TierConfig, Tiers};
 use crate::adapters::{Adapters, Sites};
 use crate::arena::{ArenaConfig, Region};
 use crate::device::Device;
@@ -30,6 +31,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) kv: KvShape,
     /// The device's memory.
     pub(crate) arena: ArenaConfig,
+    /// The tiers below the KV cache's blocks, and this rank's number in their folder.
+    pub(crate) tiers: Option<(TierConfig, u32)>,
     /// Faults that are switched on.
     pub(crate) faults: Faults,
     /// This rank's ends of its groups.
@@ -58,6 +61,9 @@ pub(crate) struct Worker {
     pub(crate) graphs: Vec<Captured>,
     pub(crate) draft_graph: Option<Captured>,
     pub(crate) adapters: Adapters,
+    /// Slots of which every block of the KV cache has a part.
+    pub(crate) paged: Vec<SlotId>,
+    pub(crate) tiers: Option<Tiers>,
     /// The load that is going on.
     pub(crate) load: Option<Load>,
     /// What this rank says of itself, since it was last asked.
@@ -74,7 +80,7 @@ impl Worker {
         let dims = config.dims;
         let mut builder = Builder::new(&dims, config.place, config.kv);
         let decoder = Arc::new(dims.declare(&mut builder));
-        let Builder { mut slots, mut catalogue, hooks, adapted, .. } = builder;
+        let Builder { mut slots, mut catalogue, hooks, adapted, paged, .. } = builder;
         let adapters = Adapters::of(Sites::of(&slots, &catalogue, &adapted));
         if config.place != config.place.of_all() {
             let mut all = Builder::new(&dims, config.place.of_all(), config.kv);
@@ -87,6 +93,8 @@ impl Worker {
                 bind(&mut device, &mut slots, id)?;
             }
         }
+        let tiers = (config.tiers).map(|(tiers, rank)| Tiers::open(tiers, rank, &slots, &paged));
+        let tiers = tiers.transpose()?;
         Ok(Self {
             rank: config.rank,
             place: config.place,
@@ -102,6 +110,8 @@ impl Worker {
             graphs: Vec::new(),
             draft_graph: None,
             adapters,
+            paged,
+            tiers,
             load: None,
             claims: Vec::new(),
             lost: false,
@@ -125,7 +135,8 @@ impl Worker {
         self.load.as_mut().ok_or_else(no_load)
     }
 
-    /// Gives both regions' memory back; weights are kept on the host or discarded.
+    /// Gives both regions' memory back; weights are kept on the host, and with them the blocks of
+    /// the host tier, or discarded.
     pub(crate) fn sleep(&mut self, keep_weights: bool) -> Result<(), Failure> {
         if keep_weights {
             self.backup = Some(self.copy_to_host()?);
@@ -152,6 +163,7 @@ impl Worker {
     fn discard(&mut self) {
         self.lost = true;
         self.backup = None;
+        self.tiers.iter_mut().for_each(Tiers::forget);
         for id in self.slots.ids() {
             let slot = &mut self.slots[id];
             if slot.spec.region == Region::Weights {

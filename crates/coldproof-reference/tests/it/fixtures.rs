@@ -7,7 +7,7 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_checkpoint::{Checkpoint, TensorRef};
-use coldproof_contract::evidence::{Fact, SlotFact};
+use coldproof_contract::evidence::{Fact, RequestStage, SlotFact};
 use coldproof_contract::words::{Address, Policy, Rank, SlotKind, Topology};
 use coldproof_reference::engine::{
     Engine, EngineConfig, EngineError, GenerateRequest, Image, Mode,
@@ -198,6 +198,17 @@ pub(crate) fn differences(a: &Memory, b: &Memory) -> BTreeMap<String, Vec<u32>> 
         }
     }
     found
+}
+
+/// Rows that were computed or fetched since the last look, by stage.
+pub(crate) fn rows(engine: &mut Engine) -> BTreeMap<Option<RequestStage>, u64> {
+    let mut rows = BTreeMap::new();
+    for (_, fact) in engine.launches().unwrap() {
+        if let Fact::Launch(launch) = fact {
+            *rows.entry(launch.stage).or_default() += launch.rows;
+        }
+    }
+    rows
 }
 
 /// The checkpoint's expert weights in the fused spelling: tensors of a file in `folder`.

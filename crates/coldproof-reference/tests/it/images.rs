@@ -8,7 +8,7 @@ use coldproof_reference::engine::{Engine, GenerateRequest, Image, Mode};
 use coldproof_reference::faults::{FaultId, Variant};
 
 use crate::fixtures::{
-    Bits, IMAGE_TOKEN, addresses, bits, config, image, loaded, request, tensors, update,
+    Bits, IMAGE_TOKEN, addresses, bits, config, image, loaded, request, rows, tensors, update,
     update_paused, with_fault, with_image,
 };
 
@@ -24,17 +24,6 @@ fn shown(mode: Mode) -> GenerateRequest {
 
 fn answer(engine: &mut Engine, request: &GenerateRequest) -> Bits {
     bits(&engine.generate(request).unwrap().rows)
-}
-
-/// Rows that were computed since the last look, by stage.
-fn rows(engine: &mut Engine) -> BTreeMap<Option<RequestStage>, u64> {
-    let mut rows = BTreeMap::new();
-    for (_, fact) in engine.launches().unwrap() {
-        if let Fact::Launch(launch) = fact {
-            *rows.entry(launch.stage).or_default() += launch.rows;
-        }
-    }
-    rows
 }
 
 /// What the engine says of its caches, by name. Hits are those since it was last asked.

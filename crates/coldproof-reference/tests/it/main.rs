@@ -14,4 +14,5 @@ mod partial;
 mod refusals;
 mod replicas;
 mod sleep;
+mod tiers;
 mod update;

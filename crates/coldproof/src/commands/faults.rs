@@ -176,6 +176,7 @@ fn lane(row: &FaultRow) -> &'static str {
     match (row.id, row.room) {
         (FaultId::F4_06, _) => "partial",
         (FaultId::R23, _) => "kernel",
+        (FaultId::R38 | FaultId::R41 | FaultId::R59, _) => "tiers",
         (_, "routing") => "routing",
         (_, "names") => "names",
         (_, "caches") => "caches",

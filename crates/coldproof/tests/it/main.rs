@@ -12,5 +12,6 @@ mod known;
 mod prove;
 mod replicas;
 mod support;
+mod tiers;
 mod tools;
 mod usage;

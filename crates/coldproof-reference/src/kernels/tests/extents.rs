@@ -7,11 +7,11 @@ use super::*;
 use crate::kernels::{
     Activate, Add, AddBias, AllReduce, CausalConv, ClampedSwiglu, Columns, Copy, Embed,
     EncoderAttention, ExpertBias, ExpertLinear, ExpertOrder, ExpertPairs, ExpertStage, GatedMul,
-    GatedNorm, Gather, GroupedTopK, HeadLinear, Join, KvWrite, LatentAttention, LatentDims,
-    LatentRope, LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts, LoraExpand,
-    LoraShrink, MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches, RmsNorm, Rope,
-    RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan, States,
-    Tables, TowerRows,
+    GatedNorm, Gather, GroupedTopK, HeadLinear, Join, KvFetch, KvWrite, LatentAttention,
+    LatentDims, LatentRope, LatentWrite, LayerNorm, Linear, LinearPermuted, LocalExperts,
+    LoraExpand, LoraShrink, MoeCombine, NormWeight, PagedAttention, Pages, Paging, Patches,
+    RmsNorm, Rope, RouterTopK, Scale, SelectExperts, SelectRows, SliceNorm, SquaredRelu, StateScan,
+    States, Tables, TowerRows,
 };
 
 /// A block that fills a segment of its own.
@@ -246,6 +246,10 @@ fn of_state_space(index: usize, a: &[Address]) -> Option<Kernel> {
         }
         46 => SquaredRelu { y: a[0], m, width: 5 }.into(),
         47 => Join { a: a[0], b: a[1], y: a[2], m, width: 5 }.into(),
+        48 => {
+            let (bytes, spans) = (vec![0; 36].into(), vec![(a[0], 24), (a[1], 12)]);
+            KvFetch { bytes, spans, rows: m }.into()
+        }
         _ => return None,
     })
 }
