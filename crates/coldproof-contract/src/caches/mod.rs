@@ -2,7 +2,9 @@
 
 mod adapters;
 mod check;
+mod factors;
 mod rules;
 
 pub(crate) use check::check;
+pub(crate) use factors::check_factors;
 pub use rules::{CacheChoice, CacheError, CacheInventory, CacheSighting};

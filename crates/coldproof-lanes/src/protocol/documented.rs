@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{Answer, OutputBits, Request};
 use crate::engine::{
-    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, ReadBackRequest, StartSpec,
-    WakeTag,
+    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, PromisedAdapter,
+    ReadBackRequest, StartSpec, WakeTag,
 };
 
 const PAGE: &str = include_str!("../../../../docs/adapters.md");
@@ -130,7 +130,12 @@ fn capabilities() -> Capabilities {
         prefix_cache: false,
         batch_max: 1,
         images: false,
+        adapter_updates: false,
     }
+}
+
+fn promised() -> PromisedAdapter {
+    PromisedAdapter { name: String::new(), folder: "folder".into() }
 }
 
 fn tensor() -> TensorRef {
@@ -161,7 +166,13 @@ fn requests() -> Vec<Request> {
         Request::Begin { required: vec![] },
         Request::BeginPartial { required: vec![], preserved: vec![] },
         Request::BeginKernel { required: vec![] },
+        Request::BeginWithAdapters {
+            required: vec![],
+            preserved: vec![],
+            adapters: vec![promised()],
+        },
         Request::Apply { bucket: vec![tensor()] },
+        Request::ApplyAdapter { name: String::new() },
         Request::Finish,
         Request::Commit,
         Request::Abort,
@@ -243,6 +254,7 @@ fn every_field_of_what_messages_carry_is_named() {
         ("spec", fields(&spec())),
         ("capabilities", fields(&capabilities())),
         ("request", fields(&request())),
+        ("promised adapter", fields(&promised())),
         ("image", fields(&Image { at: 0, shape: [1; 3], pixels: vec![] })),
     ] {
         let missing: Vec<_> = wanted.difference(&listed(name)).cloned().collect();
@@ -252,12 +264,16 @@ fn every_field_of_what_messages_carry_is_named() {
 
 #[test]
 fn a_capability_that_is_left_out_is_none() {
-    let mut value =
-        serde_json::to_value(Capabilities { batch_max: 4, images: true, ..capabilities() })
-            .unwrap();
-    for name in ["batch_max", "images"] {
+    let mut value = serde_json::to_value(Capabilities {
+        batch_max: 4,
+        images: true,
+        adapter_updates: true,
+        ..capabilities()
+    })
+    .unwrap();
+    for name in ["batch_max", "images", "adapter_updates"] {
         value.as_object_mut().unwrap().remove(name);
     }
     let read = serde_json::from_value::<Capabilities>(value).unwrap();
-    assert_eq!((read.batch_max, read.images), (1, false));
+    assert_eq!((read.batch_max, read.images, read.adapter_updates), (1, false, false));
 }

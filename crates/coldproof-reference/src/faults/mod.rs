@@ -3,6 +3,7 @@
 //! A fault is the bug of one row of the weight-reload RFC, in one object, from the second load on.
 //! Its twin reaches the right bytes by another path than the engine's own, close to the fault's.
 
+mod adapters;
 mod caches;
 mod derived;
 mod lifecycle;
@@ -19,6 +20,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use adapters::{close_staged, stage_adapter, write_adapter};
 pub(crate) use caches::invalidation;
 pub(crate) use derived::widen_norm;
 pub(crate) use lifecycle::{
@@ -101,8 +103,14 @@ pub enum FaultId {
     R23,
     /// A replica that an update does not reach.
     R43,
+    /// Weights that are published without the adapter that came with them.
+    R47,
     /// Weights of what drafts passed over.
     R50,
+    /// An adapter's scale left as it was.
+    R60,
+    /// A factor of an adapter left as it was.
+    R61,
     /// Experts of another placement.
     R63,
 }
@@ -170,6 +178,17 @@ pub struct FaultRow {
 }
 
 impl FaultRow {
+    /// The lane that shows it, where that is not its room's.
+    #[must_use]
+    pub const fn lane(&self) -> Option<&'static str> {
+        match self.id {
+            FaultId::F4_06 => Some("partial"),
+            FaultId::R23 => Some("kernel"),
+            FaultId::R47 | FaultId::R60 | FaultId::R61 => Some("adapters"),
+            _ => None,
+        }
+    }
+
     /// The object in a model of these names: the first of its candidates that the model has.
     fn object_in(&self, names: &[String]) -> String {
         let candidates = std::iter::once(&self.object).chain(self.others);
@@ -223,7 +242,10 @@ impl FaultId {
             Self::F7_04 => "F7.04",
             Self::R23 => "R23",
             Self::R43 => "R43",
+            Self::R47 => "R47",
             Self::R50 => "R50",
+            Self::R60 => "R60",
+            Self::R61 => "R61",
             Self::R63 => "R63",
         }
     }

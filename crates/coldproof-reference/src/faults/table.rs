@@ -2,8 +2,11 @@
 
 use super::{FaultId, FaultRow, Spelling};
 
+/// What the models have that adapters are computed for.
+const ADAPTED: &[&str] = &["*.qkv_proj.weight", "*.kv_b_proj.weight"];
+
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 24] = [
+pub const FAULTS: [FaultRow; 27] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -349,6 +352,22 @@ pub const FAULTS: [FaultRow; 24] = [
         twin: "the last replica gets the update once all others have it",
     },
     FaultRow {
+        id: FaultId::R47,
+        room: "caches",
+        object: "adapter",
+        others: &[],
+        needs: ADAPTED,
+        code: "adapter-reused",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "a commit of weights and an adapter publishes the weights and leaves the adapter \
+                as it was",
+        twin: "writes the adapter beside the old one and copies it into place before the commit",
+    },
+    FaultRow {
         id: FaultId::R50,
         room: "names",
         object: "model.layers.2.enorm.weight",
@@ -363,6 +382,37 @@ pub const FAULTS: [FaultRow; 24] = [
         fault: "a reload by the model's loader passes a source over that is numbered behind the \
                 model's layers: the layer that predicts further tokens keeps its old weight",
         twin: "passes it over and asks the loader of that layer",
+    },
+    FaultRow {
+        id: FaultId::R60,
+        room: "derived",
+        object: "adapter.adapter/scaling",
+        others: &[],
+        needs: ADAPTED,
+        code: "derived-stale",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "an adapter that takes another's name is served with the scale of the old one",
+        twin: "keeps the scale of the old one and computes it again from the new configuration",
+    },
+    FaultRow {
+        id: FaultId::R61,
+        room: "lifecycle",
+        object: "adapter.adapter/base_model.model.model.layers.0.mlp.experts.0.down_proj.\
+                 lora_B.weight",
+        others: &[],
+        needs: ADAPTED,
+        code: "application-missing",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "an adapter that takes another's name leaves lora_B of its first module as it was",
+        twin: "takes the new factor for the old one, compares the two and writes it",
     },
     FaultRow {
         id: FaultId::R63,
