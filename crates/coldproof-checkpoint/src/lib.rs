@@ -5,6 +5,7 @@
 //! each fault has its own name. Nothing is memory-mapped: a trainer may rewrite a file at any time.
 
 mod adapter;
+mod adapter_sources;
 pub mod arch;
 mod companions;
 mod compose;
@@ -24,6 +25,7 @@ mod widen;
 mod zeros;
 
 pub use adapter::{ADAPTER_FILES, Adapter};
+pub use adapter_sources::{AdapterSource, adapter_sources};
 pub use compose::compose;
 pub use container::{
     Checkpoint, FileIdentity, Layout, TensorReader, TensorRef, TensorSpec, write_checkpoint,
@@ -31,7 +33,7 @@ pub use container::{
 pub use digests::{CheckpointDigest, digest_checkpoint, digest_unsigned};
 pub use error::{CheckpointError, Fault};
 pub use json::JsonError;
-pub use lora::{Factors, Lora};
+pub use lora::{Factors, Lora, factor_name};
 pub use mix::mix;
 pub use name_map::{Accounting, Ambiguous, Mismatched, Missing, NameMap, RedundantAlias};
 pub use perturb::{UlpMove, perturb, perturb_apart, perturb_ulp};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use camino::Utf8Path;
-use coldproof_contract::words::Dtype;
+use coldproof_contract::words::{Dtype, Factor};
 use half::bf16;
 
 use crate::adapter::{Adapter, CONFIG};
@@ -15,8 +15,8 @@ use crate::error::{CheckpointError, Fault};
 
 /// What PEFT puts before a module's name.
 const PREFIX: &str = "base_model.model.";
-/// What it puts behind it, for A and for B.
-const SUFFIXES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
+/// Both, in the order of a pair.
+const FACTORS: [Factor; 2] = [Factor::A, Factor::B];
 
 /// Both factors of one module, in the element type of the models.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,8 +94,8 @@ impl Lora {
     ) -> Result<(), CheckpointError> {
         let specs = factors.iter().flat_map(|(module, factors)| {
             let shapes = [vec![rank, factors.inputs], vec![factors.outputs, rank]];
-            SUFFIXES.into_iter().zip(shapes).map(move |(suffix, shape)| TensorSpec {
-                name: format!("{PREFIX}{module}{suffix}"),
+            FACTORS.into_iter().zip(shapes).map(move |(factor, shape)| TensorSpec {
+                name: factor_name(module, factor),
                 dtype: Dtype::Bf16,
                 shape,
             })
@@ -113,11 +113,22 @@ impl Lora {
     }
 }
 
+/// The name of a module's factor in an adapter's file.
+#[must_use]
+pub fn factor_name(module: &str, factor: Factor) -> String {
+    format!("{PREFIX}{module}{}", suffix(factor))
+}
+
+/// What PEFT puts behind a module's name.
+fn suffix(factor: Factor) -> String {
+    format!(".{}.weight", factor.name())
+}
+
 /// The module of a factor, and 0 for A or 1 for B.
 fn factor_of(name: &str) -> Option<(&str, usize)> {
     let inner = name.strip_prefix(PREFIX)?;
-    let of = |(side, suffix): (usize, &str)| Some((inner.strip_suffix(suffix)?, side));
-    SUFFIXES.into_iter().enumerate().find_map(of)
+    let of = |(side, factor)| Some((inner.strip_suffix(&suffix(factor))?, side));
+    FACTORS.into_iter().enumerate().find_map(of)
 }
 
 fn read_factors(a: &TensorRef, b: &TensorRef, rank: u64) -> Result<Factors, CheckpointError> {
@@ -193,9 +204,8 @@ mod tests {
     #[test]
     fn f32_is_rounded_to_the_nearest_bf16() {
         let (_scratch, folder) = scratch();
-        let name = |suffix: &str| format!("{PREFIX}{MODULE}{suffix}");
-        let specs = SUFFIXES.map(|suffix| TensorSpec {
-            name: name(suffix),
+        let specs = FACTORS.map(|factor| TensorSpec {
+            name: factor_name(MODULE, factor),
             dtype: Dtype::F32,
             shape: vec![1, 1],
         });

@@ -6,13 +6,20 @@ use coldproof_checkpoint::ADAPTER_FILES;
 use coldproof_contract::evidence::{AdapterFact, ArmHeader, Fact, LaneName};
 use coldproof_contract::words::{CheckpointLabel, Hex128, Rank, StepName};
 
+use crate::adapter_updates;
 use crate::driver::{ArmResult, Driver};
 use crate::engine::{EngineError, GenerateRequest, Reply};
+use crate::inputs::Inputs;
 use crate::lane::{COLD_ADAPTER, Lane};
-use crate::session::load;
+use crate::places::Places;
+use crate::session::{Slots, load, look_at};
 
 /// The name that both adapters are served under, one after the other.
-const NAME: &str = "adapter";
+pub const NAME: &str = "adapter";
+/// The old adapter in labels.
+pub const FROM: &str = "from";
+/// The new one.
+pub const TO: &str = "to";
 
 /// How the new content takes the place of the old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +64,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let Some(pair) = &lane.inputs.adapters else { return };
     let topology = lane.inputs.topology;
     let header = |arm, against| ArmHeader::new(arm, LaneName::Adapters, topology, against);
-    let (old, new) = (label("from"), label("to"));
+    let (old, new) = (adapted(&lane.inputs.to.label, FROM), adapted(&lane.inputs.to.label, TO));
     lane.arm(header(COLD_ADAPTER, None), |inputs, driver| {
         load(driver, &inputs.to)?;
         // Apart from the cache: no block of the base model may be the adapter's.
@@ -65,6 +72,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         driver.serve(&apart, 0)?;
         driver.phase("to", &new, Some(&inputs.to.label));
         adapter(driver, &pair.to, &pair.to.folder)?;
+        read_back(driver, inputs, &new)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
         driver.serve(&apart, 0)
     });
@@ -73,6 +81,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         driver.step(StepName::Load, |engine| engine.load(&inputs.to.tensors))?;
         driver.serve(&inputs.requests.adapted(None), 0)?;
         adapter(driver, &pair.from, &pair.live)?;
+        read_back(driver, inputs, &old)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 1)?;
         driver.phase("from>to", &new, Some(&old));
@@ -81,20 +90,40 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
         if pair.swap == AdapterSwap::SameFolderReset {
             driver.step(StepName::Invalidate, |engine| engine.invalidate())?;
         }
+        read_back(driver, inputs, &new)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 0)?;
         driver.serve(&inputs.requests.adapted(Some(NAME)), 1)?;
         driver.serve(&inputs.requests.adapted(None), 0)
     });
+    adapter_updates::run(lane, pair);
 }
 
-/// What is served with an adapter, as phases name it.
-fn label(adapter: &str) -> CheckpointLabel {
-    CheckpointLabel(format!("B with adapter `{adapter}`"))
+/// A checkpoint that is served with an adapter, as phases name it.
+#[must_use]
+pub fn adapted(base: &CheckpointLabel, adapter: &str) -> CheckpointLabel {
+    CheckpointLabel(format!("{base} with adapter `{adapter}`"))
+}
+
+/// Reads every slot back, where adapters have some, with sources where this checkpoint's rules say.
+pub(crate) fn read_back(
+    driver: &mut Driver<'_, '_>,
+    inputs: &Inputs,
+    at: &CheckpointLabel,
+) -> ArmResult<Slots> {
+    let header = inputs.headers.iter().find(|header| header.label == *at);
+    let Some(header) = header.filter(|_| driver.can().adapter_updates) else {
+        return Ok(Slots::new());
+    };
+    look_at(driver, &Places::by(&header.rules, inputs.topology), inputs.topology)
 }
 
 /// Loads an adapter from a folder. Where that is not its own, its files are put there first, over
 /// those of another, as a trainer does.
-fn adapter(driver: &mut Driver<'_, '_>, of: &AdapterFolder, at: &Utf8Path) -> ArmResult<()> {
+pub(crate) fn adapter(
+    driver: &mut Driver<'_, '_>,
+    of: &AdapterFolder,
+    at: &Utf8Path,
+) -> ArmResult<()> {
     let written = if at == of.folder { Ok(()) } else { put(&of.copy, at) };
     let fact = AdapterFact { adapter: NAME.to_owned(), content: of.content };
     driver.record(Rank::default(), Fact::Adapter(fact));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::Piece as DigestPiece;
 use coldproof_contract::evidence::{Ability, Fact, LaunchFact, NodeFact, PieceContent};
@@ -185,6 +185,9 @@ pub struct Capabilities {
     /// Whether blocks that the KV cache lets go of are kept in host memory and in files.
     #[serde(default)]
     pub kv_tiers: bool,
+    /// Whether adapters are delivered in transactions, and their factors are slots.
+    #[serde(default)]
+    pub adapter_updates: bool,
 }
 
 const fn one() -> u32 {
@@ -205,6 +208,7 @@ impl Capabilities {
             batch_max: 1,
             images: false,
             kv_tiers: false,
+            adapter_updates: false,
         }
     }
 
@@ -242,6 +246,15 @@ pub enum WakeTag {
     KvCache,
 }
 
+/// An adapter that a transaction delivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromisedAdapter {
+    /// The name that requests give.
+    pub name: String,
+    /// The folder that it lies in (`adapter_config.json`, `adapter_model.safetensors`).
+    pub folder: Utf8PathBuf,
+}
+
 /// Commands, and what the engine says of itself. All calls return before the deadline.
 pub trait Engine {
     /// What it can do.
@@ -277,6 +290,21 @@ pub trait Engine {
     /// refreshes. Engines without such updates leave it as it is.
     fn begin_kernel(&mut self, _required: &[String]) -> Reply<TransactionId> {
         Err(EngineError::Unsupported { what: "updates in kernel format".to_owned() })
+    }
+    /// Begins a transaction that delivers adapters beside sources, and publishes all of it or
+    /// nothing. Where all sources are preserved, adapters alone. What is refused is refused here,
+    /// before the first write. Engines without such updates leave it as it is.
+    fn begin_with_adapters(
+        &mut self,
+        _required: &[String],
+        _preserved: &[String],
+        _adapters: &[PromisedAdapter],
+    ) -> Reply<TransactionId> {
+        Err(EngineError::Unsupported { what: "adapters in transactions".to_owned() })
+    }
+    /// Delivers an adapter that the transaction promised.
+    fn apply_adapter(&mut self, _name: &str) -> Reply<()> {
+        Err(EngineError::Unsupported { what: "adapters in transactions".to_owned() })
     }
     /// Delivers a bucket of tensors.
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()>;

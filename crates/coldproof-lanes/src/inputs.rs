@@ -6,9 +6,10 @@ use camino::Utf8PathBuf;
 use coldproof_checkpoint::{SentinelPlan, TensorRef};
 use coldproof_contract::evidence::{CheckpointHeader, LaneName, RequiredItem};
 use coldproof_contract::routing::SourceRule;
-use coldproof_contract::words::{CheckpointLabel, StepName, Topology};
+use coldproof_contract::words::{CheckpointLabel, Hex128, StepName, Topology};
 
 use crate::adapter_swap::AdapterPair;
+use crate::engine::PromisedAdapter;
 use crate::requests::Requests;
 
 /// A checkpoint as it is delivered to an engine.
@@ -30,6 +31,8 @@ pub struct Delivery {
     pub preserved: Vec<String>,
     /// What its tensors are.
     pub format: Format,
+    /// Adapters that are delivered in the same transaction.
+    pub adapters: Vec<AdapterDelivery>,
 }
 
 /// What an update delivers.
@@ -40,6 +43,17 @@ pub enum Format {
     Checkpoint,
     /// Slots, as kernels read them.
     Kernel,
+}
+
+/// An adapter as a transaction delivers it.
+#[derive(Clone, Debug)]
+pub struct AdapterDelivery {
+    /// Its name and its folder.
+    pub promised: PromisedAdapter,
+    /// What it is: a digest of its tensors and its configuration.
+    pub content: Hex128,
+    /// Names of its factors among all sources.
+    pub sources: Vec<String>,
 }
 
 /// What a run works on.

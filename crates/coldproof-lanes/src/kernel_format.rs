@@ -119,6 +119,7 @@ fn written(
         sources: sources.collect(),
         content: Some(inputs.to.label.clone()),
         rules: rules.collect(),
+        base: None,
     };
     let tensors: Vec<_> = checkpoint.in_file_order().into_iter().cloned().collect();
     let delivery = Delivery {
@@ -130,6 +131,7 @@ fn written(
         allowed_missing: Vec::new(),
         preserved: Vec::new(),
         format: Format::Kernel,
+        adapters: Vec::new(),
     };
     Ok((delivery, header))
 }

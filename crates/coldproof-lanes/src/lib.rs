@@ -4,6 +4,7 @@
 //! [`engine::Probe`] for observation; a lane never judges what it sees.
 
 pub mod adapter_swap;
+mod adapter_updates;
 pub mod adapters;
 mod caches;
 mod census;

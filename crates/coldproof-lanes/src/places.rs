@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use coldproof_contract::evidence::{ApplicationFact, SlotFact};
-use coldproof_contract::routing::{Piece, PlacedPiece, Placement};
+use coldproof_contract::routing::{Piece, PlacedPiece, Placement, SourceRule};
 use coldproof_contract::words::{Dtype, Rank, SlotName, Topology};
 
 use crate::engine::ReadBackPiece;
@@ -38,8 +38,13 @@ impl<'i> Places<'i> {
             let sources = tensors.iter().map(|t| (t.name.as_str(), (t.dtype, &*t.shape)));
             return Self { sources: sources.collect(), slots: seen(applied) };
         }
-        let sources = inputs.rules.iter().map(|r| (r.source.as_str(), (r.dtype, &*r.shape)));
-        let placement = Placement::of(&inputs.rules, topology).ok();
+        Self::by(&inputs.rules, topology)
+    }
+
+    /// By these rules.
+    pub(crate) fn by(rules: &'i [SourceRule], topology: Topology) -> Self {
+        let sources = rules.iter().map(|r| (r.source.as_str(), (r.dtype, &*r.shape)));
+        let placement = Placement::of(rules, topology).ok();
         let slots = topology.ranks().flat_map(|rank| {
             let own = placement.iter().flat_map(move |placement| placement.slots(rank));
             own.map(move |(slot, placed)| {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use coldproof_contract::evidence::{EngineHeader, Header, LaneName, Record, SCHEMA, Settings};
 
+use crate::engine::Capabilities;
 use crate::factory::EngineFactory;
 use crate::inputs::Inputs;
 use crate::lane::Lane;
@@ -48,6 +49,11 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         }
     }
     let checkpoints = inputs.headers.iter().cloned().chain(lane.headers).collect();
+    let mut notes = inputs.notes.clone();
+    let delivers = |hello: &Capabilities| hello.adapter_updates;
+    if inputs.lanes.contains(&LaneName::Adapters) && !lane.hello.as_ref().is_some_and(delivers) {
+        notes.push("adapters in transactions are not covered: the engine has none".to_owned());
+    }
     let (kind, version, cannot) = match lane.hello {
         Some(hello) => {
             let cannot = hello.cannot();
@@ -72,7 +78,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         checkpoints,
         arms,
         rules: inputs.rules.clone(),
-        notes: inputs.notes.clone(),
+        notes,
     };
     Record { header, events }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::{self, Piece as Share, SourceKey};
 use coldproof_contract::evidence::{
-    Fact, ManifestFact, ReadBackFact, SlotFact, SourceReadBackFact,
+    AdapterFact, Fact, ManifestFact, ReadBackFact, SlotFact, SourceReadBackFact,
 };
 use coldproof_contract::words::{
     ByteRange, CheckpointLabel, Packing, Rank, SlotKind, SlotName, StepName, Topology,
@@ -61,26 +61,32 @@ pub(crate) fn update(
     if order == Order::Reversed {
         tensors.reverse();
     }
+    let sources = to.adapters.iter().flat_map(|adapter| &adapter.sources);
     let manifest = ManifestFact {
         origin: "caller".to_owned(),
         checkpoint: to.label.clone(),
-        required: to.required.clone(),
+        required: to.required.iter().chain(sources).cloned().collect(),
         explicitly_preserved: to.preserved.clone(),
         allowed_missing: to.allowed_missing.clone(),
         delivered: Vec::new(),
     };
     driver.record(Rank::default(), Fact::Manifest(manifest.clone()));
+    for adapter in &to.adapters {
+        let (name, content) = (adapter.promised.name.clone(), adapter.content);
+        driver.record(Rank::default(), Fact::Adapter(AdapterFact { adapter: name, content }));
+    }
     let there = |name: &&String| to.tensors.iter().any(|tensor| tensor.name == **name);
     let promised: Vec<String> =
         (to.required.iter()).chain(to.allowed_missing.iter().filter(there)).cloned().collect();
     let mut delivered = Vec::new();
     let updated = driver.step(StepName::Update, |engine| {
-        let _ = match (to.format, to.preserved.as_slice()) {
-            (Format::Kernel, _) => engine.begin_kernel(&promised)?,
-            (Format::Checkpoint, []) => engine.begin(&promised)?,
-            (Format::Checkpoint, preserved) => engine.begin_partial(&promised, preserved)?,
-        };
-        deliver(engine, &tensors, &mut delivered)
+        begin(engine, to, &promised)?;
+        deliver(engine, &tensors, &mut delivered)?;
+        to.adapters.iter().try_for_each(|adapter| {
+            engine.apply_adapter(&adapter.promised.name)?;
+            delivered.extend(adapter.sources.iter().cloned());
+            Ok(())
+        })
     });
     driver.record(Rank::default(), Fact::Manifest(ManifestFact { delivered, ..manifest }));
     updated?;
@@ -116,6 +122,20 @@ pub(crate) fn refused(inputs: &Inputs, driver: &mut Driver<'_, '_>) -> ArmResult
         driver.serve(&inputs.requests.main(*mode), 0)?;
     }
     Ok(())
+}
+
+/// Begins the transaction that a delivery asks for.
+fn begin(engine: &mut dyn EngineUnderTest, to: &Delivery, promised: &[String]) -> Reply<()> {
+    let begun = match (to.format, to.adapters.as_slice(), to.preserved.as_slice()) {
+        (Format::Kernel, ..) => engine.begin_kernel(promised),
+        (Format::Checkpoint, [], []) => engine.begin(promised),
+        (Format::Checkpoint, [], preserved) => engine.begin_partial(promised, preserved),
+        (Format::Checkpoint, adapters, preserved) => {
+            let adapters: Vec<_> = adapters.iter().map(|own| own.promised.clone()).collect();
+            engine.begin_with_adapters(promised, preserved, &adapters)
+        }
+    };
+    begun.map(drop)
 }
 
 /// Delivers bucket by bucket; `delivered` gets the names of those that the engine took.
@@ -154,15 +174,30 @@ pub(crate) fn look(
     inputs: &Inputs,
     topology: Topology,
 ) -> ArmResult<Slots> {
+    let applied = std::mem::take(&mut driver.applied);
+    let places = Places::of(inputs, topology, &applied);
+    let looked = look_at(driver, &places, topology);
+    driver.applied = applied;
+    looked
+}
+
+/// The same, with sources where these places say.
+///
+/// # Errors
+/// As [`Driver::step`].
+pub(crate) fn look_at(
+    driver: &mut Driver<'_, '_>,
+    places: &Places<'_>,
+    topology: Topology,
+) -> ArmResult<Slots> {
     let slots = slots_of(&driver.claims()?);
-    let places = Places::of(inputs, topology, &driver.applied);
     let mut facts = Vec::new();
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
     let counted = driver.graphs.is_some();
     let orders = Rc::clone(&driver.orders);
     let nodes = driver.step(StepName::ReadBack, |engine| {
         for rank in topology.ranks() {
-            let found = rank_look(engine, rank, &slots, &places, &orders)?;
+            let found = rank_look(engine, rank, &slots, places, &orders)?;
             for (fact, own) in found {
                 for (source, share) in own {
                     shares.entry(source).or_default().push(share);

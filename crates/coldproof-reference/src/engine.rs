@@ -25,7 +25,7 @@ mod update;
 
 use std::sync::Arc;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::{Lora, TensorRef};
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
@@ -106,15 +106,16 @@ impl Engine {
         self.command(|replicas| replicas.generate(requests))
     }
 
-    /// Loads the LoRA adapter in a folder under a name. The one that has the name is written over,
-    /// in place where both have one rank; one that is refused changes nothing.
+    /// Loads the LoRA adapter in a folder under a name, in a transaction of its own. The one that
+    /// has the name is written over, in place where both have one rank; one that is refused changes
+    /// nothing.
     ///
     /// # Errors
     /// A folder that cannot be read, what would be computed otherwise than `scale · B (A x)`, a
-    /// module that this model does not have or that takes no adapter.
+    /// module that this model does not have or that takes no adapter; an open transaction; an
+    /// engine whose weights are no whole generation in memory.
     pub fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Result<(), EngineError> {
-        let lora = Lora::read(folder).map_err(|error| EngineError::refused(error.to_string()))?;
-        let lora = Arc::new(lora);
+        let lora = lora(folder)?;
         self.each(|core| core.load_adapter(name, &lora))
     }
 
@@ -176,6 +177,35 @@ impl Engine {
     pub fn begin_kernel(&mut self, slots: &[String]) -> Result<TransactionId, EngineError> {
         let promise = Promise { format: Format::Kernel, ..Promise::of(slots) };
         self.command(|replicas| replicas.begin(&promise))
+    }
+
+    /// Opens an update that delivers adapters too, each by its name and from its folder. With
+    /// sources to deliver both are published together; where all sources are preserved, adapters
+    /// alone are written, and the weights keep their generation. Adapters of other names stay as
+    /// they are.
+    ///
+    /// # Errors
+    /// As [`Engine::begin_partial`] and [`Engine::load_adapter`], before anything is written.
+    pub fn begin_with_adapters(
+        &mut self,
+        delivered: &[String],
+        preserved: &[String],
+        adapters: &[(String, Utf8PathBuf)],
+    ) -> Result<TransactionId, EngineError> {
+        let read = |(name, folder): &(String, Utf8PathBuf)| Ok((name.clone(), lora(folder)?));
+        let adapters = adapters.iter().map(read).collect::<Result<Vec<_>, EngineError>>()?;
+        let preserved = preserved.to_vec();
+        let promise = Promise { preserved, adapters, ..Promise::of(delivered) };
+        self.command(|replicas| replicas.begin(&promise))
+    }
+
+    /// Writes an adapter that the open transaction promised, as its folder held it when the
+    /// transaction began.
+    ///
+    /// # Errors
+    /// One that was not promised, or that comes twice: the transaction has then failed.
+    pub fn apply_adapter(&mut self, name: &str) -> Result<(), EngineError> {
+        self.each(|core| core.apply_adapter(name))
     }
 
     /// Writes a bucket of whole tensors; they may come in any order over any number of calls.
@@ -264,6 +294,11 @@ impl Engine {
     ) -> Result<T, EngineError> {
         self.command(|replicas| replicas.each(&command))
     }
+}
+
+fn lora(folder: &Utf8Path) -> Result<Arc<Lora>, EngineError> {
+    let read = Lora::read(folder).map_err(|error| EngineError::refused(error.to_string()))?;
+    Ok(Arc::new(read))
 }
 
 /// Claims.

@@ -223,7 +223,8 @@ impl Slot {
         SlotFact {
             slot: name.clone(),
             slot_kind: if own { self.spec.kind } else { SlotKind::Alias },
-            fingerprint: storage.map(|storage| self.fingerprint(&storage, device)),
+            fingerprint: storage
+                .map(|storage| fingerprint(&storage, (self.spec.dtype, &self.spec.shape), device)),
             packing: self.spec.packing.clone(),
             logical_shape: self.spec.shape.clone(),
             aliases: names.filter(|&other| other != name).cloned().collect(),
@@ -233,18 +234,23 @@ impl Slot {
             replaceable: false,
         }
     }
+}
 
-    fn fingerprint(&self, storage: &Allocation, device: &str) -> Fingerprint {
-        Fingerprint {
-            storage: storage.storage,
-            address: storage.address,
-            storage_bytes: storage.bytes,
-            shape: self.spec.shape.clone(),
-            stride: contiguous(&self.spec.shape),
-            offset: 0,
-            dtype: self.spec.dtype,
-            device: device.to_owned(),
-        }
+/// What the engine registers of a storage that holds elements of this type and shape.
+pub(crate) fn fingerprint(
+    storage: &Allocation,
+    (dtype, shape): (Dtype, &[u64]),
+    device: &str,
+) -> Fingerprint {
+    Fingerprint {
+        storage: storage.storage,
+        address: storage.address,
+        storage_bytes: storage.bytes,
+        shape: shape.to_vec(),
+        stride: contiguous(shape),
+        offset: 0,
+        dtype,
+        device: device.to_owned(),
     }
 }
 

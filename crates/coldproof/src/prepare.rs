@@ -104,6 +104,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     );
     notes.extend(settings.skipped.iter().map(|s| format!("every update left step `{s}` out")));
     let p = delivery("P", &changed)?;
+    headers.extend(adapters::headers(adapters.as_ref(), &to, &headers));
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
     let partial = partial(settings, (&from, &to), &made, &mut headers)?;

@@ -8,6 +8,7 @@ use coldproof_contract::evidence::{LaneName, RequiredItem};
 use coldproof_contract::words::StepName;
 use coldproof_lanes::adapter_swap::AdapterSwap;
 use coldproof_lanes::payload::{Payload, UnknownPayload};
+use coldproof_reference::faults::FAULTS;
 
 use crate::args::{AdapterVia, Format, LaneArg, ProveArgs, SkipArg, Via};
 use crate::error::Failure;
@@ -124,7 +125,7 @@ impl ProveSettings {
             (Some(_), None) => return Err(one_alone("--from", "--to", PAIR)),
             (None, Some(_)) => return Err(one_alone("--to", "--from", PAIR)),
         };
-        let adapters = adapters(args, engine.is_embedded())?;
+        let adapters = adapters(args, &engine)?;
         topology(args, engine.is_embedded())?;
         let lanes = lanes(&args.lanes, adapters.is_some(), engine.is_embedded())?;
         let required = match (args.require.is_empty(), args.lanes.is_empty()) {
@@ -298,9 +299,15 @@ fn one_alone(given: &str, other: &str, neither: &str) -> Failure {
     )
 }
 
-/// Both adapters or neither. The embedded engine's are made where its lane was asked for.
-fn adapters(args: &ProveArgs, embedded: bool) -> Result<Option<AdapterSettings>, Failure> {
-    let made = embedded && args.lanes.contains(&LaneArg::Adapters);
+/// Both adapters or neither. The embedded engine's are made where its lane was asked for, or where
+/// all lanes run and a fault shows in that one.
+fn adapters(args: &ProveArgs, engine: &EngineSettings) -> Result<Option<AdapterSettings>, Failure> {
+    let shown = |id: &String| {
+        let id = id.strip_suffix('~').unwrap_or(id);
+        FAULTS.iter().any(|row| row.id.as_str() == id && row.lane() == Some("adapters"))
+    };
+    let needed = args.lanes.is_empty() && engine.faults().iter().any(shown);
+    let made = engine.is_embedded() && (needed || args.lanes.contains(&LaneArg::Adapters));
     let swap = match args.adapter_via {
         AdapterVia::SameFolder => AdapterSwap::SameFolder,
         AdapterVia::OtherFolder => AdapterSwap::OtherFolder,

@@ -2,6 +2,7 @@
 //! (R40).
 
 use super::check::{rows, unasked};
+use super::factors;
 use crate::evidence::{ArmView, LaneName, LogitsFact, LogitsRow, Observed, PhaseView, Seen};
 use crate::verdict::{Case, Finding, FindingCode, Room};
 use crate::words::Hex128;
@@ -12,20 +13,23 @@ type Answer<'p, 'r> = &'p Observed<Seen<'r, LogitsFact>>;
 /// Judges the arms in which one adapter took another's name.
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
+    let mut hits = None;
     for (index, arm) in view.arms.iter().enumerate() {
         if arm.header.lane != LaneName::Adapters || arm.header.against.is_none() {
             continue;
         }
         case.cover(Room::Caches).covered = true;
-        let hits = arm_check(case, index, arm);
-        let text = format!(
-            "{hits} cached rows served with one adapter; with another of its name every row was \
-             computed again"
-        );
-        let proven = &mut case.cover(Room::Caches).proven;
-        *proven = if proven.is_empty() { text } else { format!("{proven}; {text}") };
+        *hits.get_or_insert(0) += arm_check(case, index, arm);
         bases(case, index, arm);
     }
+    let Some(hits) = hits else { return };
+    let mut text = format!(
+        "{hits} cached rows served with one adapter; with another of its name every row was \
+         computed again"
+    );
+    text.extend(factors::cover(case).map(|factors| format!("; {factors}")));
+    let proven = &mut case.cover(Room::Caches).proven;
+    *proven = if proven.is_empty() { text } else { format!("{proven}; {text}") };
 }
 
 fn undecided(case: &mut Case<'_, '_>, text: String) {
@@ -179,12 +183,19 @@ fn bases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
     let view = case.view;
     let Some(cold) = view.against(arm) else { return };
     let Some(first) = cold.phases.first() else { return };
+    // Weights that came with the adapter are no base model of the cold engine.
+    let base = |phase: &PhaseView<'_>| {
+        let header = phase.at.and_then(|at| view.checkpoint(at));
+        header.and_then(|header| header.base.as_ref())
+    };
+    let other = arm.phases.first().and_then(base).is_some_and(|base| Some(base) != first.at);
     let bare = first.logits.values().filter(|seen| seen.fact.adapter.is_none());
     let Some((before, after)) = arm.phases.split_first() else { return };
     for wanted in bare {
         let key = (wanted.fact.request.as_str(), wanted.fact.mode.as_str(), 0);
         // After the first phase outputs are compared as those of every update.
-        if let Some(seen) = before.logits.get(&key).filter(|seen| !same(wanted, seen)) {
+        let differs = |seen: &&Observed<Seen<'_, LogitsFact>>| !other && !same(wanted, seen);
+        if let Some(seen) = before.logits.get(&key).filter(differs) {
             let rank = case.rank_index(index, seen.rank);
             let finding = Finding::new(FindingCode::OutputUnexplained, key.0, rank)
                 .expected("the logits of the base model without any adapter", "others")

@@ -2,8 +2,10 @@
 
 mod adapters;
 mod check;
+mod factors;
 mod rules;
 mod tiers;
 
 pub(crate) use check::check;
+pub(crate) use factors::check_factors;
 pub use rules::{CacheChoice, CacheError, CacheInventory, CacheSighting};

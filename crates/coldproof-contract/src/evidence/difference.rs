@@ -110,7 +110,8 @@ impl<'r> Comparison<'r> {
     pub fn of(view: &View<'r>) -> Self {
         let mut comparison = Self::default();
         let arms = view.arms.iter().enumerate();
-        for (index, arm) in arms.filter(|(_, arm)| arm.header.lane.updates_weights()) {
+        let read = |arm: &ArmView<'_>| arm.phases.iter().any(|phase| !phase.read_backs.is_empty());
+        for (index, arm) in arms.filter(|(_, arm)| arm.updates() || read(arm)) {
             let mut cold = false;
             for phase in 0..arm.phases.len() {
                 cold |= comparison.phase(view, (index, arm), phase);

@@ -154,8 +154,8 @@ pub enum LaneName {
 }
 
 impl LaneName {
-    /// Whether its arms take updates of the weights. The adapters lane loads adapters beside them:
-    /// it reads no slot, and no rank gives a receipt.
+    /// Whether all of its arms take updates by transaction. The adapters lane loads adapters beside
+    /// the weights: an engine that has no other way gives no receipt, and no slot is read.
     #[must_use]
     pub const fn updates_weights(self) -> bool {
         !matches!(self, Self::Adapters)
@@ -176,9 +176,13 @@ pub struct CheckpointHeader {
     /// The checkpoint whose content this one has under other names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<CheckpointLabel>,
-    /// Where its names are expected, if not where [`Header::rules`] say (another spelling).
+    /// Where its names are expected, if not where [`Header::rules`] say (another spelling, or an
+    /// adapter's factors beside the weights).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<SourceRule>,
+    /// The checkpoint that this one is with an adapter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<CheckpointLabel>,
 }
 
 /// A checkpoint tensor.

@@ -169,6 +169,14 @@ impl<'r> ArmView<'r> {
         named.into_iter().find(|name| !name.is_empty()).unwrap_or("")
     }
 
+    /// Whether it takes updates by transaction. The adapters lane also loads adapters without, and
+    /// seals a manifest where it does not.
+    #[must_use]
+    pub fn updates(&self) -> bool {
+        let sealed = || self.phases.iter().any(|phase| !phase.manifests.is_empty());
+        self.header.lane.updates_weights() || sealed()
+    }
+
     /// The phase of its cold load.
     #[must_use]
     pub fn cold(&self) -> Option<&PhaseView<'r>> {
@@ -214,7 +222,7 @@ impl<'r> View<'r> {
                 place(&mut phases, event);
             }
             for phase in &mut phases {
-                phase.preserved = preserved_by(phase, &header.rules);
+                phase.preserved = preserved_by(phase, rules_at(header, phase.at));
             }
             ArmView { header: arm, phases, events }
         });
@@ -247,6 +255,13 @@ impl<'r> View<'r> {
     #[must_use]
     pub fn arm(&self, name: &str) -> Option<&ArmView<'r>> {
         self.arms.iter().find(|arm| arm.header.arm == name)
+    }
+
+    /// Whether adapters were delivered in transactions.
+    #[must_use]
+    pub fn updated_adapters(&self) -> bool {
+        let mut arms = self.arms.iter().filter(|arm| arm.header.lane == LaneName::Adapters);
+        arms.any(ArmView::updates)
     }
 
     /// The arm that this one must equal. One that names itself must equal nothing.
@@ -340,8 +355,7 @@ impl<'r> View<'r> {
     /// The rules that the names of a phase's checkpoint follow.
     #[must_use]
     pub fn rules_of(&self, phase: &PhaseView<'_>) -> &'r [SourceRule] {
-        let own = self.spelling(phase).map(|checkpoint| &checkpoint.rules);
-        own.unwrap_or(&self.header.rules)
+        rules_at(self.header, phase.at)
     }
 
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold
@@ -373,6 +387,12 @@ impl<'r> View<'r> {
 
 fn seen<'r, T>(event: &Event, fact: &'r T) -> Seen<'r, T> {
     Seen { rank: event.rank, step: event.step, seq: event.seq, fact }
+}
+
+/// The rules that the names of the checkpoint of this label follow.
+fn rules_at<'r>(header: &'r Header, at: Option<&CheckpointLabel>) -> &'r [SourceRule] {
+    let own = at.and_then(|at| header.checkpoints.iter().find(|file| file.label == *at));
+    own.map(|file| &file.rules).filter(|rules| !rules.is_empty()).unwrap_or(&header.rules)
 }
 
 fn preserved_by<'r>(phase: &PhaseView<'r>, rules: &'r [SourceRule]) -> BTreeSet<&'r SlotName> {

@@ -37,7 +37,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     observed::check(case);
     let equal = case.cover_content(Room::Lifecycle, &[SlotKind::Parameter], "parameter");
     let lanes = [LaneName::Differential, LaneName::Kernel];
-    let covered = lanes.into_iter().any(|lane| case.view.ran(lane));
+    let covered = lanes.into_iter().any(|lane| case.view.ran(lane)) || case.view.updated_adapters();
     let coverage = case.cover(Room::Lifecycle);
     coverage.covered = covered;
     coverage.checks += sources;

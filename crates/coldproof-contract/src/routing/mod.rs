@@ -2,6 +2,7 @@
 
 mod check;
 mod error;
+mod factor;
 mod facts;
 mod passed_over;
 mod placement;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PlacementError, Stage};
-use crate::words::{Dtype, Fragment, Rank, SlotName, Span, Topology};
+use super::{PlacementError, Stage, factor};
+use crate::words::{Dtype, Factor, Fragment, Rank, SlotName, Span, Topology};
 
 /// Which part of a fused qkv projection a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,6 +103,17 @@ pub enum Sharding {
     Sections {
         /// The sections, in order; together they are all rows.
         sections: Vec<Section>,
+    },
+    /// One factor of an adapter of a module: A has the columns that a rank holds of the module's
+    /// weight, B the rows, and a stack of experts one of each for every expert of the rank. What
+    /// the adapter has no factors for holds zero.
+    Factor {
+        /// Which.
+        factor: Factor,
+        /// Rows and columns of the module's weight.
+        weight: [u64; 2],
+        /// How that weight is cut.
+        of: Box<Sharding>,
     },
 }
 
@@ -209,28 +220,29 @@ impl SourceRule {
     /// Whether the slot may hold elements that no source fills (they hold zero).
     #[must_use]
     pub const fn pads(&self) -> bool {
-        matches!(self.sharding, Sharding::Vocabulary { .. })
+        matches!(self.sharding, Sharding::Vocabulary { .. } | Sharding::Factor { .. })
     }
 }
 
 /// One source, cut into `parts`, of which `part` is asked for.
-struct Cut<'a> {
-    rule: &'a SourceRule,
-    parts: u64,
-    part: u64,
+#[derive(Clone, Copy)]
+pub(super) struct Cut<'a> {
+    pub(super) rule: &'a SourceRule,
+    pub(super) parts: u64,
+    pub(super) part: u64,
     /// The same for experts.
-    expert_parts: u64,
-    expert_part: u64,
+    pub(super) expert_parts: u64,
+    pub(super) expert_part: u64,
 }
 
-type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
+pub(super) type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
 
 impl Cut<'_> {
     fn shape(&self) -> &[u64] {
         &self.rule.shape
     }
 
-    fn place(&self) -> Placed {
+    pub(super) fn place(&self) -> Placed {
         self.place_as(&self.rule.sharding)
     }
 
@@ -266,10 +278,11 @@ impl Cut<'_> {
             }
             Sharding::FusedExperts => self.own_experts(self.replicated()?),
             Sharding::Sections { ref sections } => self.sections(sections),
+            Sharding::Factor { factor, weight, ref of } => factor::place(self, factor, weight, of),
         }
     }
 
-    fn misfit(&self, reason: impl Into<String>) -> PlacementError {
+    pub(super) fn misfit(&self, reason: impl Into<String>) -> PlacementError {
         PlacementError::Shape {
             source_name: self.rule.source.clone(),
             shape: self.rule.shape.clone(),
@@ -278,7 +291,7 @@ impl Cut<'_> {
     }
 
     /// Refuses shapes whose element count could overflow, here or where boxes are measured.
-    fn check_size(&self, shape: &[u64]) -> Result<(), PlacementError> {
+    pub(super) fn check_size(&self, shape: &[u64]) -> Result<(), PlacementError> {
         const ELEMENTS_MAX: u64 = 1 << 48;
         let elements =
             shape.iter().try_fold(1_u64, |count, &extent| count.checked_mul(extent.max(1)));
@@ -288,7 +301,7 @@ impl Cut<'_> {
         }
     }
 
-    fn axes(&self, axes: usize) -> Result<(), PlacementError> {
+    pub(super) fn axes(&self, axes: usize) -> Result<(), PlacementError> {
         if self.shape().len() == axes {
             Ok(())
         } else {
@@ -296,7 +309,7 @@ impl Cut<'_> {
         }
     }
 
-    fn extent(&self, axis: usize) -> Result<u64, PlacementError> {
+    pub(super) fn extent(&self, axis: usize) -> Result<u64, PlacementError> {
         let extent = self.shape().get(axis).copied();
         extent.ok_or_else(|| self.misfit(format!("the rule cuts axis {axis}")))
     }

@@ -35,7 +35,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     }
     let kinds = [SlotKind::Buffer, SlotKind::Alias];
     let equal = case.cover_content(Room::State, &kinds, "buffer");
-    let partial = view.ran(LaneName::Partial);
+    let partial = view.ran(LaneName::Partial) || view.updated_adapters();
     let kept = preserved(case);
     let coverage = case.cover(Room::State);
     coverage.covered = view.ran(LaneName::Differential) || partial;
@@ -53,7 +53,8 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
 /// Parameters that partial updates promised to preserve, and that are as they were and as the cold
 /// load has them.
 fn preserved(case: &Case<'_, '_>) -> u64 {
-    let arms = case.view.arms.iter().filter(|arm| arm.header.lane == LaneName::Partial);
+    let scoped = [LaneName::Partial, LaneName::Adapters];
+    let arms = case.view.arms.iter().filter(|arm| scoped.contains(&arm.header.lane));
     let arms = arms.filter_map(|arm| Some((arm, case.view.against(arm)?.phases.last()?)));
     let mut kept = 0;
     for (arm, cold) in arms {

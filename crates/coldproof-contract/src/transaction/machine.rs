@@ -44,6 +44,8 @@ pub enum Scope {
     Full,
     /// Some weights; the others keep the old generation's bytes.
     Partial,
+    /// Adapters alone: the weights keep their bytes, and their generation with them.
+    Adapters,
 }
 
 /// What the weights are before a transaction writes.
@@ -177,8 +179,8 @@ pub enum MachineError {
         /// The transaction that failed.
         failed: TransactionId,
     },
-    /// A partial update of nothing.
-    #[error("transaction {} is partial and there are no weights; load all of them", id.0)]
+    /// An update of nothing.
+    #[error("transaction {} is no full load and there are no weights; load all of them", id.0)]
     Vacant {
         /// The id.
         id: TransactionId,
@@ -270,10 +272,12 @@ impl Machine {
         }
         self.check_residency("begin")?;
         let base = match (self.state, scope) {
-            (State::Failed { id: failed }, Scope::Partial) => {
+            (State::Failed { id: failed }, Scope::Partial | Scope::Adapters) => {
                 return Err(MachineError::Failed { failed });
             }
-            (State::Vacant, Scope::Partial) => return Err(MachineError::Vacant { id }),
+            (State::Vacant, Scope::Partial | Scope::Adapters) => {
+                return Err(MachineError::Vacant { id });
+            }
             (State::Failed { .. }, Scope::Full) => Base::Mixed,
             (State::Vacant, Scope::Full) => Base::Vacant,
             (State::Idle | State::Open { .. }, _) => Base::Whole,
@@ -313,13 +317,15 @@ impl Machine {
     /// # Errors
     /// A transaction that is not open, or is not verifying.
     pub fn commit(&mut self, id: TransactionId) -> Result<Generation, MachineError> {
-        let (phase, _, _) = self.open("commit", id)?;
+        let (phase, scope, _) = self.open("commit", id)?;
         if phase != Phase::Verifying {
             return Err(MachineError::Order { event: "commit", id, phase });
         }
-        let last = self.generation;
-        let next = last.0.checked_add(1).ok_or(MachineError::GenerationsExhausted { last })?;
-        self.generation = Generation(next);
+        if scope != Scope::Adapters {
+            let last = self.generation;
+            let next = last.0.checked_add(1).ok_or(MachineError::GenerationsExhausted { last })?;
+            self.generation = Generation(next);
+        }
         self.state = State::Idle;
         Ok(self.generation)
     }
@@ -498,6 +504,24 @@ mod tests {
         assert_eq!(machine.apply(TWO), Err(failed));
         assert_eq!(run(&mut machine, TransactionId(4)), Ok(Generation(2)));
         assert!(machine.may_serve());
+    }
+
+    #[test]
+    fn adapters_alone_leave_the_generation_and_fail_as_all_others() {
+        let mut machine = loaded();
+        machine.begin(TWO, Scope::Adapters).unwrap();
+        machine.apply(TWO).unwrap();
+        machine.finalize(TWO).unwrap();
+        machine.verify(TWO).unwrap();
+        assert_eq!(machine.commit(TWO), Ok(Generation(1)));
+        let three = TransactionId(3);
+        machine.begin(three, Scope::Adapters).unwrap();
+        machine.apply(three).unwrap();
+        assert_eq!(machine.abort(three), Ok(State::Failed { id: three }));
+        let failed = MachineError::Failed { failed: three };
+        assert_eq!(machine.begin(TransactionId(4), Scope::Adapters), Err(failed));
+        let vacant = MachineError::Vacant { id: ONE };
+        assert_eq!(Machine::new().begin(ONE, Scope::Adapters), Err(vacant));
     }
 
     #[test]

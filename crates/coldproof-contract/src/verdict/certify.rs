@@ -20,17 +20,27 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
         LaneName::Caches,
         LaneName::Tiers,
         LaneName::Routing,
+        LaneName::Adapters,
         LaneName::Partial,
         LaneName::Kernel,
     ];
+    // Of the adapters lane the last arm: weights and an adapter in one transaction.
+    let own = |lane: LaneName| {
+        let arms = view.arms.iter().filter(move |arm| arm.header.lane == lane && arm.updates());
+        let mut arms: Vec<&ArmView<'r>> = arms.collect();
+        if lane == LaneName::Adapters {
+            arms.reverse();
+        }
+        arms
+    };
+    let labelled = [LaneName::Adapters, LaneName::Partial, LaneName::Kernel];
     lanes.into_iter().find_map(|lane| {
-        let mut arms = view.arms.iter().filter(|arm| arm.header.lane == lane);
+        let mut arms = own(lane).into_iter();
         arms.find_map(|arm| {
             let mut phases = arm.phases.iter().rev();
             let phase = phases.find(|phase| {
                 phase.from.is_some()
-                    && (matches!(lane, LaneName::Partial | LaneName::Kernel)
-                        || phase.at.is_some_and(|at| at.0 == "B"))
+                    && (labelled.contains(&lane) || phase.at.is_some_and(|at| at.0 == "B"))
                     && !phase.read_backs.is_empty()
             })?;
             Some((arm, phase))
@@ -59,6 +69,7 @@ pub(super) fn certificate(
     }
     Some(CertificateReport {
         transaction: certificate.transaction().0,
+        checkpoint: phase.at.map(|at| at.0.clone()).filter(|at| at != "B"),
         generation: certificate.generation().0,
         identity: certificate.identity().to_string(),
         ranks: certificate.ranks().iter().map(|rank| arm.header.topology.index(*rank)).collect(),

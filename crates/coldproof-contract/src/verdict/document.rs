@@ -116,6 +116,9 @@ pub struct Note {
 pub struct CertificateReport {
     /// The transaction.
     pub transaction: u64,
+    /// The checkpoint that it certifies, where that is not B alone: some slots of B, or B with an
+    /// adapter.
+    pub checkpoint: Option<String>,
     /// The engine's own number of the generation: a label.
     pub generation: u64,
     /// BLAKE3 of the sorted (slot, rank, content) that was read back: evidence.

@@ -7,7 +7,9 @@ use super::{
     Category, CategoryReport, CheckpointReport, EngineReport, Finding, Note, Room, Status, Verdict,
     VerdictKind, WireReport, certify, generations, stated, transition,
 };
-use crate::evidence::{Ability, Comparison, LaneName, Record, RequiredItem, Settings, View};
+use crate::evidence::{
+    Ability, ArmView, Comparison, LaneName, Record, RequiredItem, Settings, View,
+};
 use crate::{caches, derived, lifecycle, names, routing, state, storage};
 
 /// The rooms, in the order in which their findings explain each other's symptoms: addresses before
@@ -15,6 +17,7 @@ use crate::{caches, derived, lifecycle, names, routing, state, storage};
 fn rooms(case: &mut Case<'_, '_>) {
     storage::check(case);
     generations::check_bytes(case);
+    caches::check_factors(case);
     routing::check(case);
     names::check(case);
     lifecycle::check_claims(case);
@@ -57,8 +60,8 @@ pub fn judge(record: &Record) -> Verdict {
         VerdictKind::Fail => None,
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
     };
-    // An adapter that takes another's name is no update: no rank gives a receipt of it.
-    let updated = view.arms.iter().any(|arm| arm.header.lane.updates_weights());
+    // Where adapters were loaded without a transaction, no rank gives a receipt.
+    let updated = view.arms.iter().any(ArmView::updates);
     if verdict == VerdictKind::Pass && certificate.is_none() && updated {
         verdict = VerdictKind::Undecided;
         let text = "no certificate: the ranks gave no whole receipts of the last update".to_owned();

@@ -11,7 +11,7 @@ use crate::words::SlotKind;
 /// Lists per room what was not stated, or not held against its file.
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let view = case.view;
-    let updated = view.arms.iter().filter(|arm| arm.header.lane.updates_weights());
+    let updated = view.arms.iter().filter(|arm| arm.updates());
     for arm in updated.filter(|arm| arm.header.against.is_some()) {
         for (_, phase) in arm.updated() {
             if arm.header.lane != LaneName::Caches {

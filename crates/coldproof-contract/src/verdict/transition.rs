@@ -58,7 +58,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
                 let text = format!("arm `{name}` served nothing to compare after `{label}`");
                 coverage.undecided.insert(text);
             }
-            if arm.header.lane.updates_weights() {
+            if arm.updates() {
                 order(case, site, phase);
             }
             if let Some(step) = phase.failed_step() {
@@ -80,7 +80,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> TransitionCoverage {
 /// Whether an engine without adapters said so: no matter of a transition of weights.
 fn absent(arm: &ArmView<'_>, step: &StepView) -> bool {
     let unsupported = matches!(step.outcome, Some(StepOutcome::Unsupported { .. }));
-    unsupported && !arm.header.lane.updates_weights()
+    unsupported && !arm.updates()
 }
 
 /// What an update must show and does not: its steps, its requests, and where it slept the memory
@@ -89,7 +89,7 @@ fn unexercised(case: &Case<'_, '_>, site: (usize, usize)) -> Vec<String> {
     let arm = &case.view.arms[site.0];
     let phase = &arm.phases[site.1];
     let name = &arm.header.arm;
-    let updated = phase.from.is_some() && arm.header.lane.updates_weights();
+    let updated = phase.from.is_some() && arm.updates();
     if !updated || phase.failed_step().is_some() {
         return Vec::new();
     }

@@ -1,5 +1,6 @@
 //! The vocabulary that every crate shares: a thing has one name everywhere.
 
+mod adapter;
 mod dtype;
 mod fragment;
 mod identity;
@@ -9,6 +10,7 @@ mod slot;
 mod step;
 mod storage;
 
+pub use adapter::{Factor, adapter_source};
 pub use dtype::Dtype;
 pub use fragment::{Fragment, FragmentError, Span};
 pub use identity::{CheckpointLabel, Generation, Hex128, TransactionId};

@@ -10,43 +10,43 @@ use coldproof_contract::words::{Rank, StepName, Topology};
 use crate::support::model::{content, label};
 use crate::support::{Run, assert_silent, assert_undecided, correct, one, room};
 
-const NAME: &str = "adapter";
+pub(crate) const NAME: &str = "adapter";
 
 /// One arm of the lane under way.
-struct Arm<'e> {
-    name: &'static str,
-    events: &'e mut Vec<Event>,
-    step: u32,
+pub(crate) struct Arm<'e> {
+    pub(crate) name: &'static str,
+    pub(crate) events: &'e mut Vec<Event>,
+    pub(crate) step: u32,
 }
 
 impl Arm<'_> {
-    fn fact(&mut self, fact: Fact) {
+    pub(crate) fn fact(&mut self, fact: Fact) {
         let (arm, step) = (self.name.to_owned(), self.step);
         self.events.push(Event { arm, step, rank: Rank::default(), seq: 0, t: None, fact });
     }
 
-    fn phase(&mut self, phase: &str, at: &str, from: Option<&str>) {
+    pub(crate) fn phase(&mut self, phase: &str, at: &str, from: Option<&str>) {
         self.step += 1;
         let (phase, at, from) = (phase.to_owned(), label(at), from.map(label));
         let fact = PhaseFact { phase, at, from, refused: false };
         self.fact(Fact::Phase(fact));
     }
 
-    fn step(&mut self, name: StepName, inside: Option<Fact>) {
+    pub(crate) fn step(&mut self, name: StepName, inside: Option<Fact>) {
         self.step += 1;
         self.fact(Fact::Step(StepFact { name, outcome: None }));
         inside.into_iter().for_each(|fact| self.fact(fact));
         self.fact(Fact::Step(StepFact { name, outcome: Some(StepOutcome::Ok) }));
     }
 
-    fn adapter(&mut self, of: &str) {
+    pub(crate) fn adapter(&mut self, of: &str) {
         let fact = AdapterFact { adapter: NAME.to_owned(), content: content(of) };
         self.fact(Fact::Adapter(fact));
         self.step(StepName::Adapter, None);
     }
 
     /// The request with what has the name, or on the base model, of 71 rows where none is cached.
-    fn serve(&mut self, with: Option<&str>, repeat: u32, rows: u64) {
+    pub(crate) fn serve(&mut self, with: Option<&str>, repeat: u32, rows: u64) {
         let request = if with.is_some() { "adapted" } else { "unadapted" }.to_owned();
         let launch = LaunchFact {
             request: request.clone(),
@@ -78,7 +78,7 @@ impl Arm<'_> {
 }
 
 /// A run in which one adapter took another's name, and nothing is wrong.
-fn swapped() -> Run {
+pub(crate) fn swapped() -> Run {
     let mut run = correct();
     for (arm, against) in [("cold-adapter", None), ("adapters", Some("cold-adapter"))] {
         let header = ArmHeader::new(arm, LaneName::Adapters, Topology::SINGLE, against);

@@ -8,6 +8,7 @@ mod deliveries;
 mod derived;
 mod drafts;
 mod exercised;
+mod factors;
 mod fuzz;
 mod images;
 mod left_out;

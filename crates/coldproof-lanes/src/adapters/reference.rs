@@ -11,8 +11,8 @@ use coldproof_reference::engine as reference;
 use coldproof_reference::faults::{FaultSwitch, Variant};
 
 use crate::engine::{
-    Capabilities, DecodeMode, Engine, EngineError, GenerateRequest, Image, Output, Probe, Reply,
-    StartSpec, WakeTag,
+    Capabilities, DecodeMode, Engine, EngineError, GenerateRequest, Image, Output, Probe,
+    PromisedAdapter, Reply, StartSpec, WakeTag,
 };
 
 /// The embedded engine.
@@ -110,6 +110,7 @@ impl Engine for Reference {
             batch_max: reference::BATCH_MAX,
             images: self.engine.takes_images(),
             kv_tiers: true,
+            adapter_updates: true,
         })
     }
 
@@ -163,6 +164,21 @@ impl Engine for Reference {
 
     fn begin_kernel(&mut self, required: &[String]) -> Reply<TransactionId> {
         self.engine.begin_kernel(required).map_err(translate)
+    }
+
+    fn begin_with_adapters(
+        &mut self,
+        required: &[String],
+        preserved: &[String],
+        adapters: &[PromisedAdapter],
+    ) -> Reply<TransactionId> {
+        let of = |adapter: &PromisedAdapter| (adapter.name.clone(), adapter.folder.clone());
+        let adapters: Vec<_> = adapters.iter().map(of).collect();
+        self.engine.begin_with_adapters(required, preserved, &adapters).map_err(translate)
+    }
+
+    fn apply_adapter(&mut self, name: &str) -> Reply<()> {
+        self.engine.apply_adapter(name).map_err(translate)
     }
 
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {

@@ -12,8 +12,8 @@ use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
 
 use super::{Answer, Request};
 use crate::engine::{
-    Capabilities, Engine, EngineError, GenerateRequest, Output, Probe, ReadBack, ReadBackRequest,
-    Reply, StartSpec, WakeTag,
+    Capabilities, Engine, EngineError, GenerateRequest, Output, Probe, PromisedAdapter, ReadBack,
+    ReadBackRequest, Reply, StartSpec, WakeTag,
 };
 
 /// How much longer than the engine's own deadline the client waits for its answer.
@@ -258,6 +258,21 @@ impl Engine for ProcessEngine {
     fn begin_partial(&mut self, required: &[String], preserved: &[String]) -> Reply<TransactionId> {
         let (required, preserved) = (required.to_vec(), preserved.to_vec());
         self.transaction(&Request::BeginPartial { required, preserved })
+    }
+
+    fn begin_with_adapters(
+        &mut self,
+        required: &[String],
+        preserved: &[String],
+        adapters: &[PromisedAdapter],
+    ) -> Reply<TransactionId> {
+        let (required, preserved) = (required.to_vec(), preserved.to_vec());
+        let adapters = adapters.to_vec();
+        self.transaction(&Request::BeginWithAdapters { required, preserved, adapters })
+    }
+
+    fn apply_adapter(&mut self, name: &str) -> Reply<()> {
+        self.done(&Request::ApplyAdapter { name: name.to_owned() })
     }
 
     fn apply(&mut self, bucket: &[TensorRef]) -> Reply<()> {

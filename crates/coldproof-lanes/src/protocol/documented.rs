@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{Answer, OutputBits, Request};
 use crate::engine::{
-    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, KvTiers, ReadBackRequest,
-    StartSpec, WakeTag,
+    Capabilities, DecodeMode, EngineError, GenerateRequest, Image, KvTiers, PromisedAdapter,
+    ReadBackRequest, StartSpec, WakeTag,
 };
 
 const PAGE: &str = include_str!("../../../../docs/adapters.md");
@@ -136,7 +136,12 @@ fn capabilities() -> Capabilities {
         batch_max: 1,
         images: false,
         kv_tiers: false,
+        adapter_updates: false,
     }
+}
+
+fn promised() -> PromisedAdapter {
+    PromisedAdapter { name: String::new(), folder: "folder".into() }
 }
 
 fn tensor() -> TensorRef {
@@ -167,7 +172,13 @@ fn requests() -> Vec<Request> {
         Request::Begin { required: vec![] },
         Request::BeginPartial { required: vec![], preserved: vec![] },
         Request::BeginKernel { required: vec![] },
+        Request::BeginWithAdapters {
+            required: vec![],
+            preserved: vec![],
+            adapters: vec![promised()],
+        },
         Request::Apply { bucket: vec![tensor()] },
+        Request::ApplyAdapter { name: String::new() },
         Request::Finish,
         Request::Commit,
         Request::Abort,
@@ -249,6 +260,7 @@ fn every_field_of_what_messages_carry_is_named() {
         ("spec", fields(&spec())),
         ("capabilities", fields(&capabilities())),
         ("request", fields(&request())),
+        ("promised adapter", fields(&promised())),
         ("image", fields(&Image { at: 0, shape: [1; 3], pixels: vec![] })),
         ("kv_tiers", fields(&tiers())),
     ] {
@@ -263,12 +275,14 @@ fn a_capability_that_is_left_out_is_none() {
         batch_max: 4,
         images: true,
         kv_tiers: true,
+        adapter_updates: true,
         ..capabilities()
     })
     .unwrap();
-    for name in ["batch_max", "images", "kv_tiers"] {
+    for name in ["batch_max", "images", "kv_tiers", "adapter_updates"] {
         value.as_object_mut().unwrap().remove(name);
     }
     let read = serde_json::from_value::<Capabilities>(value).unwrap();
-    assert_eq!((read.batch_max, read.images, read.kv_tiers), (1, false, false));
+    let left = [read.images, read.kv_tiers, read.adapter_updates];
+    assert_eq!((read.batch_max, left), (1, [false; 3]));
 }

@@ -7,8 +7,8 @@ use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    Capabilities, EngineError, GenerateRequest, Output, ReadBack, ReadBackRequest, StartSpec,
-    WakeTag,
+    Capabilities, EngineError, GenerateRequest, Output, PromisedAdapter, ReadBack, ReadBackRequest,
+    StartSpec, WakeTag,
 };
 
 /// One line to an engine.
@@ -16,36 +16,80 @@ use crate::engine::{
 #[serde(tag = "command", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each command is a method of `Engine` or `Probe`")]
 pub enum Request {
-    Initialize { spec: StartSpec },
+    Initialize {
+        spec: StartSpec,
+    },
     Capabilities,
-    Deadline { ms: u64 },
-    Load { tensors: Vec<TensorRef> },
+    Deadline {
+        ms: u64,
+    },
+    Load {
+        tensors: Vec<TensorRef>,
+    },
     Capture,
-    Generate { request: GenerateRequest },
-    GenerateBatch { requests: Vec<GenerateRequest> },
+    Generate {
+        request: GenerateRequest,
+    },
+    GenerateBatch {
+        requests: Vec<GenerateRequest>,
+    },
     Pause,
-    Sleep { level: u8 },
-    Wake { tag: WakeTag },
-    Begin { required: Vec<String> },
-    BeginPartial { required: Vec<String>, preserved: Vec<String> },
-    BeginKernel { required: Vec<String> },
-    Apply { bucket: Vec<TensorRef> },
+    Sleep {
+        level: u8,
+    },
+    Wake {
+        tag: WakeTag,
+    },
+    Begin {
+        required: Vec<String>,
+    },
+    BeginPartial {
+        required: Vec<String>,
+        preserved: Vec<String>,
+    },
+    BeginKernel {
+        required: Vec<String>,
+    },
+    BeginWithAdapters {
+        required: Vec<String>,
+        preserved: Vec<String>,
+        adapters: Vec<PromisedAdapter>,
+    },
+    Apply {
+        bucket: Vec<TensorRef>,
+    },
+    ApplyAdapter {
+        name: String,
+    },
     Finish,
     Commit,
     Abort,
     Invalidate,
     Resume,
-    LoadAdapter { name: String, folder: Utf8PathBuf },
+    LoadAdapter {
+        name: String,
+        folder: Utf8PathBuf,
+    },
     Claims,
     DrainClaims,
     AllocatorLog,
     Census,
     Launches,
-    Read { rank: Rank, range: ByteRange },
-    Write { rank: Rank, address: Address, bytes: Vec<u8> },
+    Read {
+        rank: Rank,
+        range: ByteRange,
+    },
+    Write {
+        rank: Rank,
+        address: Address,
+        bytes: Vec<u8>,
+    },
     Pressure,
     ReleasePressure,
-    Digest { rank: Rank, requests: Vec<ReadBackRequest> },
+    Digest {
+        rank: Rank,
+        requests: Vec<ReadBackRequest>,
+    },
     Shutdown,
 }
 

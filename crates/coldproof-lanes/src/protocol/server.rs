@@ -94,6 +94,11 @@ fn dispatch(request: Request, engine: &mut dyn EngineUnderTest) -> Reply<Answer>
         Request::BeginKernel { required } => {
             engine.begin_kernel(&required).map(|id| Answer::Transaction { id })
         }
+        Request::BeginWithAdapters { required, preserved, adapters } => {
+            let begun = engine.begin_with_adapters(&required, &preserved, &adapters);
+            begun.map(|id| Answer::Transaction { id })
+        }
+        Request::ApplyAdapter { name } => engine.apply_adapter(&name).map(done),
         Request::Apply { bucket } => engine.apply(&bucket).map(done),
         Request::Finish => engine.finish().map(done),
         Request::Commit => engine.commit().map(done),

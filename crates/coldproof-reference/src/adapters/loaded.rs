@@ -1,42 +1,50 @@
 //! What a rank holds of adapters: room for their factors, written in place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_checkpoint::{Factors, Lora};
-use coldproof_contract::words::Address;
+use coldproof_contract::evidence::SlotFact;
+use coldproof_contract::words::{
+    Address, Dtype, Factor, Generation, Packing, Policy, SlotKind, SlotName,
+};
 use half::bf16;
 
 use super::Sites;
 use super::sites::{Cut, Site};
 use crate::arena::{Allocation, Region};
 use crate::device::Device;
-use crate::ranks::{Failure, Worker};
-use crate::slots::SlotId;
+use crate::ranks::Failure;
+use crate::slots::{SlotId, Slots, fingerprint};
 
-/// The largest rank that is taken.
-const RANK_MAX: u64 = 512;
 /// Bytes of a BF16.
-const ELEMENT_BYTES: u64 = 2;
+pub(super) const ELEMENT_BYTES: u64 = 2;
 /// Bytes of an F32.
-const SCALE_BYTES: u64 = 4;
+pub(super) const SCALE_BYTES: u64 = 4;
 
 /// The room of one adapter. It is no part of the weights: sleep leaves it as it is.
 #[derive(Debug)]
-struct Room {
-    rank: u64,
-    scale: Allocation,
+pub(crate) struct Room {
+    pub(crate) rank: u64,
+    pub(crate) scale: Allocation,
     /// A and B of each site.
-    factors: Vec<[Allocation; 2]>,
+    pub(crate) factors: Vec<[Allocation; 2]>,
+    /// The generation that its bytes were committed with.
+    pub(super) epoch: Generation,
 }
 
 /// The adapters of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Adapters {
-    sites: Sites,
+    pub(crate) sites: Sites,
     /// By name.
-    loaded: BTreeMap<String, Room>,
-    /// What the next adapter is written to, where that is not the room of its name.
-    next: Option<Room>,
+    pub(crate) loaded: BTreeMap<String, Room>,
+    /// What adapters of the open transaction are written to, where that is not the room of their
+    /// name.
+    pub(super) next: BTreeMap<String, Room>,
+    /// What the open transaction has written of those that were loaded before.
+    pub(super) written: BTreeSet<String>,
+    /// What waits beside the adapter of its name for the commit (R47).
+    pub(crate) staged: Option<(String, Room)>,
 }
 
 /// The adapter of a request.
@@ -78,18 +86,34 @@ impl Adapters {
         let room = self.loaded.get(name).ok_or_else(unknown)?;
         Ok(InUse { sites: &self.sites, room })
     }
+
+    /// The slots of all adapters that are loaded.
+    pub(crate) fn facts(&self, slots: &Slots, device: &str) -> Vec<SlotFact> {
+        let loaded = self.loaded.iter();
+        loaded.flat_map(|(name, room)| room.facts(name, &self.sites, slots, device)).collect()
+    }
 }
 
 impl Room {
     /// Room for the factors of every site; what was taken is given back where not all fits.
-    fn take(device: &mut Device, sites: &Sites, name: &str, rank: u64) -> Result<Self, Failure> {
-        let mut taken = Vec::new();
-        let sizes = sites.all.iter().flat_map(|site| {
-            [site.k, site.n].map(|extent| site.matrices() as u64 * extent as u64 * rank)
+    pub(crate) fn take(
+        device: &mut Device,
+        (sites, slots): (&Sites, &Slots),
+        name: &str,
+        rank: u64,
+    ) -> Result<Self, Failure> {
+        let factors = sites.all.iter().flat_map(|site| {
+            [Factor::A, Factor::B].map(|factor| {
+                let elements = site.shape(factor, rank).into_iter().fold(1, u64::saturating_mul);
+                let slot = site.factor_slot(name, factor, slots);
+                (slot, elements.saturating_mul(ELEMENT_BYTES))
+            })
         });
-        let bytes = sizes.map(|elements| elements.saturating_mul(ELEMENT_BYTES));
-        for bytes in std::iter::once(SCALE_BYTES).chain(bytes) {
-            match device.alloc(Region::Runtime, bytes, &format!("adapter.{name}")) {
+        let mut taken = Vec::new();
+        for (slot, bytes) in
+            std::iter::once((SlotName::of_scaling(name), SCALE_BYTES)).chain(factors)
+        {
+            match device.alloc(Region::Runtime, bytes, &slot.0) {
                 Ok(block) => taken.push(block),
                 Err(error) => {
                     for block in taken {
@@ -101,18 +125,29 @@ impl Room {
         }
         let scale = taken.remove(0);
         let factors = taken.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-        Ok(Self { rank, scale, factors })
+        Ok(Self { rank, scale, factors, epoch: Generation(0) })
     }
 
-    fn free(self, device: &mut Device) -> Result<(), Failure> {
-        for block in std::iter::once(self.scale).chain(self.factors.into_iter().flatten()) {
+    /// Gives it back.
+    pub(crate) fn free(self, device: &mut Device) -> Result<(), Failure> {
+        for block in self.blocks() {
             device.free(block.storage)?;
         }
         Ok(())
     }
 
-    /// Writes every factor: zeros where the adapter has none.
-    fn write(&self, device: &mut Device, sites: &Sites, lora: &Lora) -> Result<(), Failure> {
+    /// Its blocks: the scale, then A and B of each site.
+    pub(crate) fn blocks(&self) -> Vec<Allocation> {
+        std::iter::once(self.scale).chain(self.factors.iter().copied().flatten()).collect()
+    }
+
+    /// Writes the scale and every factor: zeros where the adapter has none.
+    pub(crate) fn write(
+        &self,
+        device: &mut Device,
+        sites: &Sites,
+        lora: &Lora,
+    ) -> Result<(), Failure> {
         device.write(self.scale.address, bytemuck::bytes_of(&lora.scale))?;
         let mut cuts: Vec<Vec<(&Cut, &Factors)>> = vec![Vec::new(); sites.all.len()];
         for (module, factors) in &lora.factors {
@@ -143,81 +178,38 @@ impl Room {
         }
         Ok(())
     }
-}
 
-impl Worker {
-    /// Whether every factor is of a module that an adapter may change, in its shape.
-    pub(crate) fn check_adapter(&self, lora: &Lora) -> Result<(), Failure> {
-        let refused = |text: String| Err(Failure::Refused(text));
-        let rank = lora.adapter.rank;
-        if rank > RANK_MAX {
-            return refused(format!("the adapter has rank {rank}; the most is {RANK_MAX}"));
-        }
-        let mut changed: BTreeMap<(usize, usize), &str> = BTreeMap::new();
-        for (module, factors) in &lora.factors {
-            let name = format!("{module}.weight");
-            let Some(source) = self.catalogue.source(&name) else {
-                // Another stage has it. A second name of a tensor is no projection of its own.
-                if self.catalogue.is_elsewhere(&name) {
-                    continue;
-                }
-                if self.catalogue.repeated_by(&name).is_some() {
-                    return refused(not_computed(module));
-                }
-                return refused(format!(
-                    "the adapter changes the module `{module}`, which this model does not have; \
-                     load an adapter of this model"
-                ));
-            };
-            let Some(cut) = self.adapters.sites.cuts.get(module) else {
-                return refused(not_computed(module));
-            };
-            if let Some(other) = changed.insert((cut.site, cut.place), module) {
-                return refused(format!(
-                    "the adapter changes one module as `{other}` and as `{module}`; keep one"
-                ));
+    fn facts(&self, name: &str, sites: &Sites, slots: &Slots, device: &str) -> Vec<SlotFact> {
+        let scaling = (SlotName::of_scaling(name), self.scale, Dtype::F32, vec![1]);
+        let factors = sites.all.iter().zip(&self.factors).flat_map(|(site, blocks)| {
+            let both = [Factor::A, Factor::B].into_iter().zip(blocks);
+            both.map(|(factor, block)| {
+                let slot = site.factor_slot(name, factor, slots);
+                (slot, *block, Dtype::Bf16, site.shape(factor, self.rank))
+            })
+        });
+        let fact = |(slot, block, dtype, shape): (SlotName, Allocation, Dtype, Vec<u64>)| {
+            let kind = if dtype == Dtype::F32 { SlotKind::Derived } else { SlotKind::Parameter };
+            SlotFact {
+                slot,
+                slot_kind: kind,
+                fingerprint: Some(fingerprint(&block, (dtype, &shape), device)),
+                packing: Packing::Plain,
+                logical_shape: shape,
+                aliases: Vec::new(),
+                policy: Policy::Refresh,
+                inputs: Vec::new(),
+                epoch: self.epoch,
+                replaceable: false,
             }
-            let found = [factors.outputs, factors.inputs];
-            if source.shape != found {
-                return refused(format!(
-                    "the adapter's factors of `{module}` make a matrix of {found:?} where this \
-                     model has {:?}",
-                    source.shape
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes room for an adapter where that of its name does not fit.
-    pub(crate) fn make_room(&mut self, name: &str, rank: u64) -> Result<(), Failure> {
-        if self.adapters.loaded.get(name).is_none_or(|room| room.rank != rank) {
-            let room = Room::take(&mut self.device, &self.adapters.sites, name, rank)?;
-            self.adapters.next = Some(room);
-        }
-        Ok(())
-    }
-
-    /// Gives room back that nothing was written to.
-    pub(crate) fn give_room_back(&mut self) -> Result<(), Failure> {
-        self.adapters.next.take().map_or(Ok(()), |room| room.free(&mut self.device))
-    }
-
-    /// Writes an adapter, over that of its name where there is one.
-    pub(crate) fn write_adapter(&mut self, name: &str, lora: &Lora) -> Result<(), Failure> {
-        let Adapters { sites, loaded, next } = &mut self.adapters;
-        if let Some(room) = next.take()
-            && let Some(old) = loaded.insert(name.to_owned(), room)
-        {
-            old.free(&mut self.device)?;
-        }
-        loaded.get(name).map_or(Ok(()), |room| room.write(&mut self.device, sites, lora))
+        };
+        std::iter::once(scaling).chain(factors).map(fact).collect()
     }
 }
 
-fn not_computed(module: &str) -> String {
-    format!(
-        "the adapter changes the module `{module}`; this engine computes adapters of the \
-         projections of attention, MLP and single experts"
-    )
+impl Site {
+    /// The slot of one of its factors.
+    pub(crate) fn factor_slot(&self, adapter: &str, factor: Factor, slots: &Slots) -> SlotName {
+        SlotName::of_factor(adapter, &slots[self.slot].spec.name, self.slice, factor)
+    }
 }

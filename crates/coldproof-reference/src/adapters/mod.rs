@@ -5,12 +5,13 @@
 
 mod loaded;
 mod sites;
+mod transaction;
 
 use std::collections::BTreeSet;
 
 use coldproof_checkpoint::arch::ModelConfig;
 
-pub(crate) use loaded::{Adapters, InUse};
+pub(crate) use loaded::{Adapters, InUse, Room};
 pub(crate) use sites::Sites;
 
 use crate::loader::{Place, Shard};

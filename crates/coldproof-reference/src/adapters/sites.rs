@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use coldproof_contract::words::Span;
+use coldproof_contract::words::{Factor, Fragment, Span};
 
 use crate::kernels::ExpertStage;
-use crate::loader::{Catalogue, Source, Target, moves};
+use crate::loader::{Catalogue, Move, Source, Target, moves};
 use crate::models::Dims;
 use crate::slots::{SlotId, Slots};
 
@@ -26,6 +26,8 @@ pub(crate) struct Site {
     pub(crate) slot: SlotId,
     /// Outputs of the product.
     pub(crate) width: usize,
+    /// Which slice of the weight's rows.
+    pub(crate) slice: usize,
     /// The first output that the factors change.
     pub(crate) at: usize,
     /// How many they change: rows of B.
@@ -41,6 +43,15 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Shape of one factor of this rank, with a leading axis where it is of experts.
+    pub(crate) fn shape(&self, factor: Factor, rank: u64) -> Vec<u64> {
+        let matrix = match factor {
+            Factor::A => [rank, self.k as u64],
+            Factor::B => [self.n as u64, rank],
+        };
+        self.stack.map(|stack| stack.experts as u64).into_iter().chain(matrix).collect()
+    }
+
     /// Matrices of each factor.
     pub(crate) fn matrices(&self) -> usize {
         self.stack.map_or(1, |stack| stack.experts)
@@ -58,6 +69,22 @@ pub(crate) struct Cut {
     pub(crate) rows: Span,
     /// Columns of A.
     pub(crate) columns: Span,
+}
+
+impl Cut {
+    /// Which elements of a factor of this rank are which of its slot's.
+    pub(crate) fn piece(&self, factor: Factor, stacked: bool, rank: u64) -> Move {
+        let all = Span::new(0, rank);
+        let from_first = |span: Span| Span::new(0, span.len());
+        let (source, slot) = match factor {
+            Factor::A => ([all, self.columns], [all, from_first(self.columns)]),
+            Factor::B => ([self.rows, all], [from_first(self.rows), all]),
+        };
+        let place = self.place as u64;
+        let expert = stacked.then(|| Span::new(place, place + 1));
+        let slot = expert.into_iter().chain(slot).collect();
+        Move { source: Fragment(source.to_vec()), slot: Fragment(slot) }
+    }
 }
 
 /// Every site of one rank.
@@ -101,7 +128,17 @@ impl Sites {
                 sites.cuts.insert(module.to_owned(), Cut { site, place, rows, columns });
             }
         }
+        sites.count_slices();
         sites
+    }
+
+    /// Numbers the sites of each slot by their first rows.
+    fn count_slices(&mut self) {
+        let firsts: Vec<(SlotId, usize)> = self.all.iter().map(|s| (s.slot, s.at)).collect();
+        for site in &mut self.all {
+            let before = |(slot, at): &&(SlotId, usize)| *slot == site.slot && *at < site.at;
+            site.slice = firsts.iter().filter(before).count();
+        }
     }
 }
 
@@ -117,6 +154,7 @@ fn site_of(source: &Source, slots: &Slots, rows: Span, columns: Span) -> Site {
     Site {
         slot: source.slot,
         width: shape[axis] as usize,
+        slice: 0,
         at: rows.start as usize,
         n: rows.len() as usize,
         k: columns.len() as usize,

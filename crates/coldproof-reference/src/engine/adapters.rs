@@ -3,28 +3,74 @@
 use std::sync::Arc;
 
 use coldproof_checkpoint::Lora;
+use coldproof_contract::transaction::Scope;
+use coldproof_contract::words::TransactionId;
 
-use super::EngineError;
 use super::core::Core;
 use super::request::{GenerateRequest, Mode};
+use super::{EngineError, Promise};
 use crate::caches::WeightsKey;
+use crate::ranks::Worker;
 
 impl Core {
-    /// Loads an adapter under a name, in the place of the one that has it. One that any rank
-    /// refuses changes nothing.
+    /// Loads an adapter under a name, in the place of the one that has it: a transaction of its
+    /// own, between two requests. One that any rank refuses changes nothing.
     pub(crate) fn load_adapter(&mut self, name: &str, lora: &Arc<Lora>) -> Result<(), EngineError> {
-        let (checked, rank) = (Arc::clone(lora), lora.adapter.rank);
-        self.each(move |worker| worker.check_adapter(&checked))?;
-        let of = name.to_owned();
-        if let Err(error) = self.each(move |worker| worker.make_room(&of, rank)) {
+        let adapters = vec![(name.to_owned(), Arc::clone(lora))];
+        let promise = Promise { adapters, ..Promise::default() };
+        self.admit(&promise)?;
+        self.start_transaction(self.machine.next_id(), Scope::Adapters, &promise)?;
+        self.apply_adapter(name)?;
+        self.finish()?;
+        self.commit().map(drop)
+    }
+
+    /// Takes room for every adapter that is promised, on all ranks or on none.
+    pub(super) fn make_rooms(&mut self, promise: &Promise) -> Result<(), EngineError> {
+        if promise.adapters.is_empty() {
+            return Ok(());
+        }
+        let rooms: Vec<(String, u64)> = (promise.adapters.iter())
+            .map(|(name, lora)| (name.clone(), lora.adapter.rank))
+            .collect();
+        let made = self.each(move |worker| {
+            rooms.iter().try_for_each(|(name, rank)| worker.make_room(name, *rank))
+        });
+        if let Err(error) = made {
             if !self.is_ended() {
-                self.each(|worker| worker.give_room_back())?;
+                self.each(Worker::give_rooms_back)?;
             }
             return Err(error);
         }
-        let (of, written) = (name.to_owned(), Arc::clone(lora));
-        self.each(move |worker| worker.write_adapter(&of, &written))?;
-        self.adapters.insert(name.to_owned(), lora.adapter.content);
+        Ok(())
+    }
+
+    /// Writes an adapter that the open transaction promised. It is served with all else that the
+    /// transaction delivers, or not at all.
+    pub(crate) fn apply_adapter(&mut self, name: &str) -> Result<(), EngineError> {
+        let id = self.writable("apply_adapter")?;
+        let written = self.apply_adapter_to(id, name);
+        written.map_err(|error| self.fail(id, error))
+    }
+
+    fn apply_adapter_to(&mut self, id: TransactionId, name: &str) -> Result<(), EngineError> {
+        let refused = |text: String| Err(EngineError::refused(text));
+        let Some(lora) = self.promise.adapter(name).cloned() else {
+            return refused(format!(
+                "the adapter `{name}` was not promised when the transaction began; promise it or \
+                 leave it out"
+            ));
+        };
+        let name = name.to_owned();
+        let own = name.clone();
+        let twice = self.each(move |worker| Ok(worker.load()?.adapters.contains(&own)))?;
+        if twice.contains(&true) {
+            return refused(format!(
+                "the adapter `{name}` comes twice in this transaction; send it once"
+            ));
+        }
+        self.machine.apply(id)?;
+        self.each(move |worker| worker.apply_adapter(&name, &lora))?;
         Ok(())
     }
 

@@ -76,7 +76,8 @@ impl Core {
 impl Worker {
     fn slot_facts(&self) -> Vec<Fact> {
         let device = format!("arena:{}", self.rank);
-        self.slots.facts(&device).into_iter().map(Fact::Slot).collect()
+        let adapters = self.adapters.facts(&self.slots, &device);
+        self.slots.facts(&device).into_iter().chain(adapters).map(Fact::Slot).collect()
     }
 
     /// Which kernel each layer with post-load runs on.

@@ -1,13 +1,17 @@
 //! What an update promises before its first write.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use coldproof_checkpoint::Lora;
+use coldproof_contract::transaction::Scope;
 
 use crate::loader::PartId;
 use crate::ranks::{Failure, Worker};
 
 /// Which sources an update delivers, and which keep the bytes that they have. What is in neither
 /// list must be delivered where the model needs it: nothing is preserved that was not said to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Promise {
     /// Sources that arrive; of none, everything that the model needs is promised, and none may be
     /// preserved.
@@ -16,6 +20,8 @@ pub(crate) struct Promise {
     pub(crate) preserved: Vec<String>,
     /// What is delivered.
     pub(crate) format: Format,
+    /// Adapters that arrive, by name. Those of other names stay as they are.
+    pub(crate) adapters: Vec<(String, Arc<Lora>)>,
 }
 
 /// What an update delivers.
@@ -33,6 +39,21 @@ impl Promise {
     pub(crate) fn of(delivered: &[String]) -> Self {
         Self { delivered: delivered.iter().cloned().collect(), ..Self::default() }
     }
+
+    /// How much is written.
+    pub(crate) fn scope(&self) -> Scope {
+        match (self.format, self.preserved.is_empty(), self.delivered.is_empty()) {
+            // What no checkpoint and no slot of an update in kernel format holds is kept.
+            (Format::Kernel, ..) | (Format::Checkpoint, false, false) => Scope::Partial,
+            (Format::Checkpoint, true, _) => Scope::Full,
+            (Format::Checkpoint, false, true) => Scope::Adapters,
+        }
+    }
+
+    /// The adapter that is promised under a name.
+    pub(crate) fn adapter(&self, name: &str) -> Option<&Arc<Lora>> {
+        self.adapters.iter().find(|(own, _)| own == name).map(|(_, lora)| lora)
+    }
 }
 
 impl Worker {
@@ -40,7 +61,8 @@ impl Worker {
     /// halves of two generations are no generation. Values are not looked at, so none decides.
     pub(crate) fn admit_promise(&mut self, promise: &Promise) -> Result<(), Failure> {
         let refused = |text: String| Err(Failure::Refused(text));
-        let Promise { delivered, preserved, format } = promise;
+        promise.adapters.iter().try_for_each(|(_, lora)| self.check_adapter(lora))?;
+        let Promise { delivered, preserved, format, adapters } = promise;
         if *format == Format::Kernel {
             return self.admit_kernel_promise(delivered);
         }
@@ -52,7 +74,7 @@ impl Worker {
         if preserved.is_empty() {
             return Ok(());
         }
-        if delivered.is_empty() {
+        if delivered.is_empty() && adapters.is_empty() {
             return refused(
                 "the update would preserve sources and deliver none; name what it delivers".into(),
             );

@@ -54,24 +54,52 @@ impl Core {
         if promise.format == Format::Kernel {
             self.check_kernel_format()?;
         }
-        let kept = promise.clone();
-        self.each(move |worker| worker.admit_promise(&kept))?;
+        self.admit(promise)?;
         let mut machine = self.machine;
-        Ok(machine.begin(machine.next_id(), scope(promise))?)
+        Ok(machine.begin(machine.next_id(), promise.scope())?)
     }
 
     /// Opens a load or an update.
     pub(super) fn open(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
         self.check_open(promise)?;
-        let reload = self.machine.generation() > Generation(0);
-        let id = self.machine.next_id();
-        self.machine.begin(id, scope(promise))?;
-        self.promise = promise.clone();
-        self.tiers.iter_mut().for_each(|tiers| tiers.identity.begin(scope == Scope::Partial));
-        let generation = Generation(self.machine.generation().0 + 1);
-        let format = promise.format;
-        self.each(move |worker| worker.begin(Load::new(id, generation, reload), format))?;
+        let (id, scope) = (self.machine.next_id(), promise.scope());
+        self.start_transaction(id, scope, promise)?;
         Ok(id)
+    }
+
+    /// Whether every rank can keep the promise.
+    pub(super) fn admit(&mut self, promise: &Promise) -> Result<(), EngineError> {
+        let names: Vec<&String> = promise.adapters.iter().map(|(name, _)| name).collect();
+        if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+            let name = name.1;
+            return Err(EngineError::refused(format!(
+                "the adapter `{name}` is promised twice; a name has one adapter"
+            )));
+        }
+        let kept = promise.clone();
+        self.each(move |worker| worker.admit_promise(&kept))?;
+        Ok(())
+    }
+
+    /// Opens the machine and every rank's load. What is refused changes nothing.
+    pub(super) fn start_transaction(
+        &mut self,
+        id: TransactionId,
+        scope: Scope,
+        promise: &Promise,
+    ) -> Result<(), EngineError> {
+        self.machine.begin(id, scope)?;
+        if let Err(error) = self.make_rooms(promise) {
+            self.machine.abort(id)?;
+            return Err(error);
+        }
+        self.promise = promise.clone();
+        self.tiers.iter_mut().for_each(|tiers| tiers.identity.begin(scope != Scope::Full));
+        let (before, format) = (self.machine.generation(), promise.format);
+        let reload = before > Generation(0);
+        let generation = if scope == Scope::Adapters { before } else { Generation(before.0 + 1) };
+        self.each(move |worker| worker.begin(Load::new(id, generation, reload, scope), format))?;
+        Ok(())
     }
 
     /// Writes a bucket of tensors. A tensor that is refused fails the transaction, for good once
@@ -106,7 +134,7 @@ impl Core {
     }
 
     pub(super) fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        if self.promise.delivered.is_empty() {
+        if self.promise.delivered.is_empty() && self.promise.preserved.is_empty() {
             return Ok(());
         }
         let promised = &self.promise.delivered;
@@ -127,7 +155,7 @@ impl Core {
     }
 
     fn finish_open(&mut self, id: TransactionId) -> Result<(), EngineError> {
-        let promise = std::mem::take(&mut self.promise);
+        let promise = self.promise.clone();
         let format = promise.format;
         self.each(move |worker| {
             worker.check_complete(&promise)?;
@@ -135,6 +163,7 @@ impl Core {
         })?;
         self.machine.finalize(id)?;
         match format {
+            _ if self.leaves_weights() => Vec::new(),
             Format::Checkpoint => self.each(Worker::post_load)?,
             Format::Kernel => self.each(faults::pack_again)?,
         };
@@ -144,10 +173,14 @@ impl Core {
     /// Makes what was finished the generation that is served.
     pub(crate) fn commit(&mut self) -> Result<Generation, EngineError> {
         let id = self.open_id("commit")?;
+        let weights = !self.leaves_weights();
         let generation = self.machine.commit(id)?;
         self.tiers.iter_mut().for_each(|tiers| tiers.identity.commit());
         self.each(|worker| worker.close(true))?;
-        if generation > Generation(1) {
+        for (name, lora) in std::mem::take(&mut self.promise).adapters {
+            self.adapters.insert(name, lora.adapter.content);
+        }
+        if weights && generation > Generation(1) {
             self.graphs.update(&self.faults);
         }
         Ok(generation)
@@ -156,10 +189,24 @@ impl Core {
     /// Gives the open transaction up.
     pub(crate) fn abort(&mut self) -> Result<(), EngineError> {
         let id = self.open_id("abort")?;
-        self.machine.abort(id)?;
-        self.promise = Promise::default();
+        let state = self.machine.abort(id)?;
+        self.drop_promise(state);
         self.each(|worker| worker.close(false))?;
         Ok(())
+    }
+
+    /// What was promised comes no more. Of an engine that failed, nobody knows what adapters of
+    /// those names hold.
+    fn drop_promise(&mut self, state: State) {
+        let promise = std::mem::take(&mut self.promise);
+        if matches!(state, State::Failed { .. }) {
+            self.adapters.retain(|name, _| promise.adapter(name).is_none());
+        }
+    }
+
+    /// Whether the open transaction is of adapters alone.
+    fn leaves_weights(&self) -> bool {
+        matches!(self.machine.state(), State::Open { scope: Scope::Adapters, .. })
     }
 
     /// The open transaction, if it still takes writes. A late call changes nothing.
@@ -183,10 +230,10 @@ impl Core {
     }
 
     /// The transaction is given up because of `error`, which is what the caller hears.
-    fn fail(&mut self, id: TransactionId, error: EngineError) -> EngineError {
+    pub(super) fn fail(&mut self, id: TransactionId, error: EngineError) -> EngineError {
         // The machine refuses only an abort of what is not open; then there is nothing to do.
         let _ = self.machine.abort(id);
-        self.promise = Promise::default();
+        self.drop_promise(self.machine.state());
         if !self.is_ended() {
             let _ = self.each(|worker| worker.close(false));
         }
@@ -194,18 +241,13 @@ impl Core {
     }
 }
 
-/// What no checkpoint and no slot of an update in kernel format holds is kept.
-fn scope(promise: &Promise) -> Scope {
-    let whole = promise.preserved.is_empty() && promise.format == Format::Checkpoint;
-    if whole { Scope::Full } else { Scope::Partial }
-}
-
 impl Worker {
     fn begin(&mut self, load: Load, format: Format) -> Result<(), Failure> {
+        let weights = load.scope != Scope::Adapters;
         self.load = Some(load);
         match format {
-            Format::Checkpoint => self.expect_post_load(),
-            Format::Kernel => Ok(()),
+            Format::Checkpoint if weights => self.expect_post_load(),
+            Format::Checkpoint | Format::Kernel => Ok(()),
         }
     }
 
@@ -234,6 +276,14 @@ impl Worker {
     /// Whether everything that the model needs, and everything that was promised, arrived.
     fn check_complete(&mut self, promise: &Promise) -> Result<(), Failure> {
         let load = self.load()?;
+        if let Some((name, _)) = promise.adapters.iter().find(|(n, _)| !load.adapters.contains(n)) {
+            return Err(Failure::Refused(format!(
+                "the adapter `{name}` was promised and did not arrive; load again"
+            )));
+        }
+        if load.scope == Scope::Adapters {
+            return Ok(());
+        }
         let preserved = self.catalogue.parts_of(&promise.preserved);
         let missing = match promise.format {
             Format::Checkpoint => load.missing(self.catalogue.parts(), &preserved),
@@ -257,11 +307,12 @@ impl Worker {
 
     /// Ends the load and gives this rank's receipt of it.
     fn close(&mut self, committed: bool) -> Result<(), Failure> {
+        self.close_adapters(committed)?;
         let Some(load) = self.load.take() else { return Ok(()) };
         if committed {
             self.claim("generation", &load.generation.0.to_string());
         }
-        let generation = Generation(load.generation.0 - u64::from(!committed));
+        let generation = if committed { load.generation } else { load.before() };
         self.claims.push(Fact::Receipt(ReceiptFact {
             transaction: load.transaction,
             generation,

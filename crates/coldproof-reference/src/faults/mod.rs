@@ -3,6 +3,7 @@
 //! A fault is the bug of one row of the weight-reload RFC, in one object, from the second load on.
 //! Its twin reaches the right bytes by another path than the engine's own, close to the fault's.
 
+mod adapters;
 mod caches;
 mod derived;
 mod lifecycle;
@@ -19,6 +20,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use adapters::{close_staged, stage_adapter, write_adapter};
 pub(crate) use caches::{FileKeys, file_keys, host_invalidation, invalidation};
 pub(crate) use derived::widen_norm;
 pub(crate) use lifecycle::{
@@ -105,10 +107,16 @@ pub enum FaultId {
     R41,
     /// A replica that an update does not reach.
     R43,
+    /// Weights that are published without the adapter that came with them.
+    R47,
     /// Weights of what drafts passed over.
     R50,
     /// A file KV tier whose keys name the model and no weights.
     R59,
+    /// An adapter's scale left as it was.
+    R60,
+    /// A factor of an adapter left as it was.
+    R61,
     /// Experts of another placement.
     R63,
 }
@@ -176,6 +184,18 @@ pub struct FaultRow {
 }
 
 impl FaultRow {
+    /// The lane that shows it, where that is not its room's.
+    #[must_use]
+    pub const fn lane(&self) -> Option<&'static str> {
+        match self.id {
+            FaultId::F4_06 => Some("partial"),
+            FaultId::R23 => Some("kernel"),
+            FaultId::R38 | FaultId::R41 | FaultId::R59 => Some("tiers"),
+            FaultId::R47 | FaultId::R60 | FaultId::R61 => Some("adapters"),
+            _ => None,
+        }
+    }
+
     /// The object in a model of these names: the first of its candidates that the model has.
     fn object_in(&self, names: &[String]) -> String {
         let candidates = std::iter::once(&self.object).chain(self.others);
@@ -231,8 +251,11 @@ impl FaultId {
             Self::R38 => "R38",
             Self::R41 => "R41",
             Self::R43 => "R43",
+            Self::R47 => "R47",
             Self::R50 => "R50",
             Self::R59 => "R59",
+            Self::R60 => "R60",
+            Self::R61 => "R61",
             Self::R63 => "R63",
         }
     }

@@ -2,6 +2,9 @@
 
 use super::{FaultId, FaultRow, Spelling};
 
+/// What the models have that adapters are computed for.
+const ADAPTED: &[&str] = &["*.qkv_proj.weight", "*.kv_b_proj.weight"];
+
 /// What faults of the tiers below the KV cache have in common.
 const TIER: FaultRow = FaultRow {
     id: FaultId::R38,
@@ -13,13 +16,14 @@ const TIER: FaultRow = FaultRow {
     family: None,
     min_tp: 1,
     min_ep: 1,
+    min_dp: 1,
     spelling: Spelling::Any,
     fault: "",
     twin: "",
 };
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 27] = [
+pub const FAULTS: [FaultRow; 30] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -380,6 +384,22 @@ pub const FAULTS: [FaultRow; 27] = [
         twin: "the last replica gets the update once all others have it",
     },
     FaultRow {
+        id: FaultId::R47,
+        room: "caches",
+        object: "adapter",
+        others: &[],
+        needs: ADAPTED,
+        code: "adapter-reused",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "a commit of weights and an adapter publishes the weights and leaves the adapter \
+                as it was",
+        twin: "writes the adapter beside the old one and copies it into place before the commit",
+    },
+    FaultRow {
         id: FaultId::R50,
         room: "names",
         object: "model.layers.2.enorm.weight",
@@ -401,6 +421,37 @@ pub const FAULTS: [FaultRow; 27] = [
         fault: "keys of the file KV tier name the model and the layout, whatever the weights are",
         twin: "keys of the file KV tier name the model and hold a digest of its weights",
         ..TIER
+    },
+    FaultRow {
+        id: FaultId::R60,
+        room: "derived",
+        object: "adapter.adapter/scaling",
+        others: &[],
+        needs: ADAPTED,
+        code: "derived-stale",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "an adapter that takes another's name is served with the scale of the old one",
+        twin: "keeps the scale of the old one and computes it again from the new configuration",
+    },
+    FaultRow {
+        id: FaultId::R61,
+        room: "lifecycle",
+        object: "adapter.adapter/base_model.model.model.layers.0.mlp.experts.0.down_proj.\
+                 lora_B.weight",
+        others: &[],
+        needs: ADAPTED,
+        code: "application-missing",
+        family: None,
+        min_tp: 1,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "an adapter that takes another's name leaves lora_B of its first module as it was",
+        twin: "takes the new factor for the old one, compares the two and writes it",
     },
     FaultRow {
         id: FaultId::R63,

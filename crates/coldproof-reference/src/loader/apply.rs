@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coldproof_contract::evidence::{ApplicationFact, Fact};
+use coldproof_contract::transaction::Scope;
 use coldproof_contract::words::{Generation, Packing, Span, TransactionId};
 
 use super::layout::{inverse, permute};
@@ -23,10 +24,14 @@ pub(crate) struct Load {
     pub(crate) generation: Generation,
     /// Whether storages were bound by a load before.
     pub(crate) reload: bool,
+    /// How much it writes.
+    pub(crate) scope: Scope,
     /// Writes made.
     pub(crate) applications: u64,
     /// Sources that no slot of this rank took.
     pub(crate) unrouted: Vec<String>,
+    /// Adapters that were written.
+    pub(crate) adapters: BTreeSet<String>,
     /// Names of sources that arrived.
     received: BTreeSet<String>,
     /// Which source filled each part.
@@ -41,11 +46,14 @@ impl Load {
         transaction: TransactionId,
         generation: Generation,
         reload: bool,
+        scope: Scope,
     ) -> Self {
         Self {
             transaction,
             generation,
             reload,
+            scope,
+            adapters: BTreeSet::new(),
             applications: 0,
             unrouted: Vec::new(),
             received: BTreeSet::new(),
@@ -67,6 +75,14 @@ impl Load {
     /// Notes that a source arrived.
     pub(crate) fn receive(&mut self, name: &str) {
         self.received.insert(name.to_owned());
+    }
+
+    /// The generation that was served before it.
+    pub(crate) const fn before(&self) -> Generation {
+        match self.scope {
+            Scope::Adapters => self.generation,
+            Scope::Full | Scope::Partial => Generation(self.generation.0.saturating_sub(1)),
+        }
     }
 
     /// Whether a source of that name arrived.

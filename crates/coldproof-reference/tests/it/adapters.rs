@@ -32,6 +32,11 @@ fn folder(scratch: &tempfile::TempDir) -> &Utf8Path {
 
 /// Factors of -1/8, 0 and 1/8: with weights in steps of 1/128 all that follows is exact.
 fn factors(module: &Module, seed: u64) -> Factors {
+    factors_of(module, RANK, seed)
+}
+
+/// The same of any rank.
+pub(crate) fn factors_of(module: &Module, rank: u64, seed: u64) -> Factors {
     let mut state = module
         .name
         .bytes()
@@ -43,7 +48,7 @@ fn factors(module: &Module, seed: u64) -> Factors {
         };
         (0..count).map(|_| next()).collect()
     };
-    let (a, b) = (values(RANK * module.inputs), values(RANK * module.outputs));
+    let (a, b) = (values(rank * module.inputs), values(rank * module.outputs));
     Factors::rounded((module.outputs, module.inputs), &a, &b)
 }
 

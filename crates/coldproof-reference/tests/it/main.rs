@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that cannot set up a test fails it")]
 
+mod adapter_updates;
 mod adapters;
 mod cold;
 mod degrees;

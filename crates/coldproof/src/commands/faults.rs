@@ -173,15 +173,12 @@ fn findings(
 
 /// The lane whose evidence shows a fault.
 fn lane(row: &FaultRow) -> &'static str {
-    match (row.id, row.room) {
-        (FaultId::F4_06, _) => "partial",
-        (FaultId::R23, _) => "kernel",
-        (FaultId::R38 | FaultId::R41 | FaultId::R59, _) => "tiers",
-        (_, "routing") => "routing",
-        (_, "names") => "names",
-        (_, "caches") => "caches",
+    row.lane().unwrap_or(match row.room {
+        "routing" => "routing",
+        "names" => "names",
+        "caches" => "caches",
         _ => "differential",
-    }
+    })
 }
 
 fn text(tried: &Tried) -> String {

@@ -3,13 +3,15 @@
 use std::{fs, io};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use coldproof_checkpoint::{ADAPTER_FILES, Adapter};
-use coldproof_lanes::adapter_swap::{AdapterFolder, AdapterPair};
+use coldproof_checkpoint::{ADAPTER_FILES, Adapter, AdapterSource, Lora, adapter_sources};
+use coldproof_contract::digest::{SourceDigest, checkpoint_digest};
+use coldproof_contract::evidence::{CheckpointHeader, SourceHeader};
+use coldproof_lanes::adapter_swap::{AdapterFolder, AdapterPair, FROM, NAME, TO, adapted};
 use coldproof_reference::adapters::modules;
 
 use super::failure;
 use super::pair::write_adapter;
-use super::read::Model;
+use super::read::{Model, Read};
 use crate::error::Failure;
 use crate::settings::AdapterSettings;
 
@@ -53,6 +55,42 @@ pub(super) fn pair(
     })
 }
 
+/// What the evidence keeps of checkpoints that are served with an adapter: the weights' sources and
+/// the adapter's, and where both belong. None where the catalogue does not know the model, or where
+/// the adapter is none that the embedded engine computes: the engine itself will say so.
+pub(super) fn headers(
+    pair: Option<&AdapterPair>,
+    model: &Read,
+    known: &[CheckpointHeader],
+) -> Vec<CheckpointHeader> {
+    let (Some(pair), Some(catalogue)) = (pair, &model.catalogue) else { return Vec::new() };
+    let of = |of: &AdapterFolder| {
+        Lora::read(&of.folder).map(|lora| adapter_sources(catalogue, &lora, NAME))
+    };
+    let (Ok(from), Ok(to)) = (of(&pair.from), of(&pair.to)) else { return Vec::new() };
+    let served = [("A", FROM, &from), ("B", FROM, &from), ("B", TO, &to)];
+    let header = |(base, adapter, own): (&str, &str, &Vec<AdapterSource>)| {
+        let base = known.iter().find(|header| header.label.0 == base)?;
+        let sources = base.sources.iter().chain(own.iter().map(|source| &source.header));
+        let mut sources: Vec<SourceHeader> = sources.cloned().collect();
+        sources.sort_by(|one, other| one.name.cmp(&other.name));
+        let digests = sources.iter().map(|source| {
+            let SourceHeader { name, dtype, shape, digest, .. } = source;
+            (name.clone(), SourceDigest { dtype: *dtype, shape: shape.clone(), digest: *digest })
+        });
+        Some(CheckpointHeader {
+            label: adapted(&base.label, adapter),
+            path: base.path.clone(),
+            digest: checkpoint_digest(&digests.collect()),
+            content: None,
+            rules: model.rules.iter().chain(own.iter().map(|s| &s.rule)).cloned().collect(),
+            base: Some(base.label.clone()),
+            sources,
+        })
+    };
+    served.into_iter().filter_map(header).collect()
+}
+
 /// Two adapters of every module that the embedded engine adapts.
 fn make(
     model: &Model,
@@ -71,11 +109,12 @@ fn make(
             "leave the adapters lane out",
         ));
     }
-    let write = |name: &str, seed| {
+    // Of other scales, so that an old one shows.
+    let write = |name: &str, alpha, seed| {
         let folder = copies.join("made").join(name);
-        write_adapter(&modules, &folder, seed).map(|()| folder).map_err(failure)
+        write_adapter(&modules, &folder, alpha, seed).map(|()| folder).map_err(failure)
     };
-    Ok((write("from", seed.wrapping_add(3))?, write("to", seed.wrapping_add(4))?))
+    Ok((write(FROM, 16.0, seed.wrapping_add(3))?, write(TO, 12.0, seed.wrapping_add(4))?))
 }
 
 fn read(folder: &Utf8Path, copy: Utf8PathBuf) -> Result<(AdapterFolder, u64), Failure> {

@@ -36,6 +36,7 @@ pub(super) fn deliver(label: &str, read: &Read, allowed_missing: &[String]) -> D
         allowed_missing: tied.chain(allowed_missing.iter().cloned()).collect(),
         preserved: Vec::new(),
         format: Format::Checkpoint,
+        adapters: Vec::new(),
     }
 }
 
@@ -77,6 +78,7 @@ pub(super) fn header(
         sources: sources.collect(),
         content: content.map(|label| CheckpointLabel(label.to_owned())),
         rules: if read.rules == usual { Vec::new() } else { read.rules.clone() },
+        base: None,
     })
 }
 

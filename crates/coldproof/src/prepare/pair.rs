@@ -13,8 +13,8 @@ use super::failure;
 use crate::error::Failure;
 
 const LAYERS: u64 = 2;
-/// Rank and `lora_alpha` of an adapter.
-const ADAPTER: (u64, f64) = (8, 16.0);
+/// Rank of an adapter.
+const ADAPTER_RANK: u64 = 8;
 
 /// Makes A and B, and says where they are.
 pub(crate) fn make(
@@ -206,13 +206,14 @@ fn write(
     })
 }
 
-/// An adapter of these modules that changes what each gives by about a fifth.
+/// An adapter of these modules and this `lora_alpha` that changes what each gives by about a fifth.
 pub(super) fn write_adapter(
     modules: &[Module],
     folder: &Utf8Path,
+    alpha: f64,
     seed: u64,
 ) -> Result<(), coldproof_checkpoint::CheckpointError> {
-    let (rank, _) = ADAPTER;
+    let rank = ADAPTER_RANK;
     let factors = modules.iter().map(|Module { name, outputs, inputs }| {
         let mut state = name_seed(name, seed);
         let mut values = |count: u64, columns: u64| -> Vec<f32> {
@@ -222,7 +223,7 @@ pub(super) fn write_adapter(
         let (a, b) = (values(rank * inputs, *inputs), values(outputs * rank, 8 * rank));
         (name.clone(), Factors::rounded((*outputs, *inputs), &a, &b))
     });
-    Lora::write(folder, ADAPTER, &factors.collect())
+    Lora::write(folder, (rank, alpha), &factors.collect())
 }
 
 /// From -1 to 1.

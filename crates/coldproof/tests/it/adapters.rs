@@ -31,6 +31,66 @@ fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
         assert_eq!(caches["status"], "pass", "{family}: {caches}");
         let proven = caches["reason"].as_str().unwrap();
         assert!(proven.contains("cached rows served with one adapter"), "{family}: {proven}");
+        assert!(proven.contains("2 updates of adapters by transaction"), "{family}: {proven}");
+        // Bytes of every slot and source, and the weights that the adapter alone left as they were.
+        for (category, text) in [
+            (2, "derived values equal to a cold load's"),
+            (3, "sources equal to their files"),
+            (4, "parameters preserved by a partial update"),
+        ] {
+            let report = &verdict["categories"][category - 1];
+            let reason = report["reason"].as_str().unwrap();
+            assert_eq!(report["status"], "pass", "{family} {category}: {reason}");
+            assert!(reason.contains(text), "{family} {category}: {reason}");
+        }
+        assert!(verdict["certificate"]["ranks"].is_array(), "{family}");
+    }
+}
+
+#[test]
+fn what_a_transaction_did_is_judged_again_from_its_evidence() {
+    let out = tempfile::tempdir().unwrap();
+    let at = out.path().to_str().unwrap();
+    for (more, code) in [(&[][..], 0), (&["--fault", "R47", "--lying"], 1)] {
+        let ran = prove("llama", &[&LANE[..], &["--tp", "2", "--out", at], more].concat());
+        assert_eq!(ran.code, code, "{}", ran.stdout);
+        let evidence = out.path().join("evidence.jsonl");
+        let again = coldproof(&["check", "--format", "json", evidence.to_str().unwrap()]);
+        assert_eq!((again.code, again.json()), (code, ran.json()));
+    }
+}
+
+#[test]
+fn a_weight_that_an_adapter_alone_should_preserve_is_lost_state() {
+    for (fault, code) in [("F4.06", 1), ("F4.06~", 0)] {
+        let ran = prove("llama", &[&LANE[..], &["--fault", fault]].concat());
+        let found = findings(&ran.json());
+        let lost = ["4", "state-lost", "model.embed_tokens.weight"].map(str::to_owned);
+        let wanted = if code == 1 { vec![lost.into()] } else { vec![] };
+        assert_eq!((ran.code, found), (code, wanted), "{fault}");
+    }
+}
+
+#[test]
+fn each_fault_of_an_adapter_is_found_on_every_rank_that_has_it() {
+    for (family, topology) in [("llama", ["--tp", "2"]), ("qwen3_moe", ["--ep", "2"])] {
+        for (id, category, code) in [
+            ("R47", "7", "adapter-reused"),
+            ("R61", "3", "application-missing"),
+            ("R60", "2", "derived-stale"),
+        ] {
+            let ran = prove(family, &[&LANE[..], &topology, &["--fault", id]].concat());
+            let found = findings(&ran.json());
+            let [(in_category, as_code, object)] = found.as_slice() else {
+                panic!("{family} {id}: {found:?}")
+            };
+            assert_eq!((in_category.as_str(), as_code.as_str()), (category, code), "{family} {id}");
+            assert!(object.starts_with("adapter"), "{family} {id}: {object}");
+            let twin = format!("{id}~");
+            let ran = prove(family, &[&LANE[..], &topology, &["--fault", &twin]].concat());
+            assert_eq!(findings(&ran.json()), [], "{family} {twin}");
+            assert_eq!(ran.code, 0, "{family} {twin}");
+        }
     }
 }
 

@@ -130,6 +130,7 @@ impl Model {
             sources: vec![],
             content: None,
             rules: vec![],
+            base: None,
         };
         Header {
             schema: SCHEMA.to_owned(),

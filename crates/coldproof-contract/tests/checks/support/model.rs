@@ -92,6 +92,7 @@ pub(crate) fn checkpoint(name: &str) -> CheckpointHeader {
         sources: sources.collect(),
         content: None,
         rules: Vec::new(),
+        base: None,
     }
 }
 
