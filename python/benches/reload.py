@@ -1,7 +1,8 @@
 """What observing adds to a real vLLM's reload: with and without the recorder, in turn, in one run.
 
 Usage: ``python python/benches/reload.py CHECKPOINT [ROUNDS]``, with vLLM in the environment. Prints
-the medians in milliseconds and the ratio. Digests are no part of either.
+the medians in milliseconds and the ratios. Digests are no part of any. Between the two stands the
+floor of every recorder that torch calls in Python: a dispatch mode that does nothing.
 """
 
 from __future__ import annotations
@@ -27,29 +28,51 @@ def tensors(folder: Path) -> Any:
                 yield name, opened.get_tensor(name)
 
 
-def timed(worker: Any, folder: Path, observed: bool) -> float:
-    """Milliseconds of one reload."""
+def plain(worker: Any, folder: Path) -> None:
+    """A reload that nobody observes."""
+    versions.reload(worker, weights_iterator=tensors(folder))
+
+
+def idle(worker: Any, folder: Path) -> None:
+    """A reload under a dispatch mode that does nothing."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Idle(TorchDispatchMode):
+        """Passes every operation on."""
+
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            """Passes it on."""
+            return function(*args, **(kwargs or {}))
+
+    with Idle():
+        versions.reload(worker, weights_iterator=tensors(folder))
+
+
+def observed(worker: Any, folder: Path) -> None:
+    """A reload with the recorder."""
     from coldproof.vllm import post_load
     from coldproof.vllm.applications import Applications
 
+    recorder = Applications(versions.model_of(worker))
+    with recorder:
+        versions.reload(worker, weights_iterator=recorder.deliver(tensors(folder)))
+    post_load.drain()
+
+
+def timed(reload: Any, worker: Any, folder: Path) -> float:
+    """Milliseconds of one reload."""
     began = time.perf_counter()
-    if observed:
-        recorder = Applications(versions.model_of(worker))
-        with recorder:
-            versions.reload(worker, weights_iterator=recorder.deliver(tensors(folder)))
-        post_load.drain()
-    else:
-        versions.reload(worker, weights_iterator=tensors(folder))
+    reload(worker, folder)
     return (time.perf_counter() - began) * 1e3
 
 
-def measure(worker: Any, folder: str, rounds: int) -> tuple[list[float], list[float]]:
-    """Both, in turn; the first of each is not counted."""
-    plain, observed = [], []
-    for _ in range(rounds + 1):
-        plain.append(timed(worker, Path(folder), observed=False))
-        observed.append(timed(worker, Path(folder), observed=True))
-    return plain[1:], observed[1:]
+def measure(worker: Any, folder: str, rounds: int) -> list[float]:
+    """The medians of each kind, in turn; the first of each is not counted."""
+    kinds = [plain, idle, observed]
+    times = [[timed(kind, worker, Path(folder)) for kind in kinds] for _ in range(rounds + 1)]
+    return [statistics.median(of_kind) for of_kind in zip(*times[1:], strict=True)]
 
 
 def main() -> None:
@@ -59,10 +82,10 @@ def main() -> None:
     folder, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
     llm = LLM(folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=256)
     worker = versions.worker_of(llm)
-    [(plain, observed)] = worker.collective_rpc(measure, args=(folder, rounds))
-    without, with_it = statistics.median(plain), statistics.median(observed)
+    [(without, empty, with_it)] = worker.collective_rpc(measure, args=(folder, rounds))
     print(f"vLLM {versions.version()}, {folder}, {rounds} rounds each")
     print(f"reload {without:.1f} ms, observed {with_it:.1f} ms, ratio {with_it / without:.4f}")
+    print(f"under an empty mode {empty:.1f} ms, ratio {empty / without:.4f}")
 
 
 if __name__ == "__main__":
