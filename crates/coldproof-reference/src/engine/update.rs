@@ -67,7 +67,8 @@ impl Core {
         let id = self.machine.next_id();
         self.machine.begin(id, scope(promise))?;
         self.promise = promise.clone();
-        self.tiers.iter_mut().for_each(|tiers| tiers.identity.begin(scope == Scope::Partial));
+        let partial = scope(promise) == Scope::Partial;
+        self.tiers.iter_mut().for_each(|tiers| tiers.identity.begin(partial));
         let generation = Generation(self.machine.generation().0 + 1);
         let format = promise.format;
         self.each(move |worker| worker.begin(Load::new(id, generation, reload), format))?;

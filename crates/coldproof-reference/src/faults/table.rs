@@ -13,6 +13,7 @@ const TIER: FaultRow = FaultRow {
     family: None,
     min_tp: 1,
     min_ep: 1,
+    min_dp: 1,
     spelling: Spelling::Any,
     fault: "",
     twin: "",

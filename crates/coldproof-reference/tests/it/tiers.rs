@@ -91,9 +91,9 @@ fn what_each_tier_gives_back_has_the_bits_of_what_was_computed() {
     let tp = Topology::tensor;
     for (model, topology) in [
         ("llama", tp(1)),
-        ("llama", Topology { tp: 2, pp: 2, ep: 1 }),
+        ("llama", Topology { tp: 2, pp: 2, ep: 1, ..Topology::SINGLE }),
         ("deepseek_v3", tp(2)),
-        ("deepseek_v3", Topology { tp: 1, pp: 1, ep: 2 }),
+        ("deepseek_v3", Topology { tp: 1, pp: 1, ep: 2, ..Topology::SINGLE }),
         ("mamba2", tp(1)),
         ("mamba2", tp(2)),
         ("nemotron_h", tp(2)),
@@ -328,7 +328,10 @@ fn an_engine_of_another_cut_takes_no_block() {
     let (_scratch, folder) = scratch();
     let start = |base| loaded(tiered(base, Some(&folder)), "llama", "A");
     let (computed, _) = seen(&mut start(config("llama", 1)), "llama");
-    let staged = EngineConfig { topology: Topology { tp: 1, pp: 2, ep: 1 }, ..config("llama", 1) };
+    let staged = EngineConfig {
+        topology: Topology { tp: 1, pp: 2, ep: 1, ..Topology::SINGLE },
+        ..config("llama", 1)
+    };
     for base in [config("llama", 2), staged] {
         let mut engine = start(base);
         let (answer, from) = seen(&mut engine, "llama");
