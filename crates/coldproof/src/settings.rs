@@ -356,25 +356,14 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
     let asked = typed.contains(&LaneArg::Adapters);
     let refused = |option: &str, text: &str, hint: &str| Err(Failure::usage(option, text, hint));
     let own = [
-        (LaneArg::Partial, "the partial lane", "of some slots"),
-        (LaneArg::Kernel, "the kernel lane", "in kernel format"),
+        (LaneArg::Partial, "the partial lane", "begins an update of some slots"),
+        (LaneArg::Kernel, "the kernel lane", "begins an update in kernel format"),
+        (LaneArg::Tiers, "the tiers lane", "is started with KV tiers"),
     ];
-    for (_, lane, what) in own.iter().filter(|(lane, ..)| typed.contains(lane) && !embedded) {
-        return refused(
-            "--lane",
-            &format!(
-                "{lane} runs on the embedded engine alone: no other adapter begins an update {what}"
-            ),
-            &format!("leave {lane} out"),
-        );
-    }
-    if typed.contains(&LaneArg::Tiers) && !embedded {
-        return refused(
-            "--lane",
-            "the tiers lane runs on the embedded engine alone: no other adapter is started with KV \
-             tiers",
-            "leave the tiers lane out",
-        );
+    let own = own.iter().find(|(lane, ..)| typed.contains(lane) && !embedded);
+    if let Some((_, lane, what)) = own {
+        let text = format!("{lane} runs on the embedded engine alone: no other adapter {what}");
+        return refused("--lane", &text, &format!("leave {lane} out"));
     }
     match (asked, adapters) {
         (true, false) => refused(

@@ -34,7 +34,13 @@ impl Replicas {
         let cancel = Arc::new(AtomicBool::new(false));
         config.check_size()?;
         let start = |dp| {
-            let config = EngineConfig { topology: topology.replica(), ..config.clone() };
+            let mut config = EngineConfig { topology: topology.replica(), ..config.clone() };
+            // Replicas share nothing: the files of each are its own.
+            if let Some(folder) = config.kv_tiers.as_mut().and_then(|tiers| tiers.folder.as_mut())
+                && dp > 0
+            {
+                *folder = folder.join(format!("replica-{dp}"));
+            }
             Core::start(config, dp, &cancel)
         };
         let all = (0..topology.dp).map(start).collect::<Result<_, _>>()?;
