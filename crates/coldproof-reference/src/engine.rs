@@ -168,8 +168,8 @@ impl Engine {
         self.command(|replicas| replicas.begin(&promise))
     }
 
-    /// Opens an update in kernel format: every slot that an update refreshes, under its own name, as
-    /// kernels read it. No post-load follows.
+    /// Opens an update in kernel format: every slot that an update refreshes, under its own name,
+    /// as kernels read it. No post-load follows.
     ///
     /// # Errors
     /// As [`Engine::begin`]; a slot that is left out or is none of these, more than one rank, an

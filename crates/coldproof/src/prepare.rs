@@ -99,10 +99,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     };
     let (a, mut b) = (delivery("A", &from)?, delivery("B", &to)?);
     b.sent = payload(settings, (&a, &b), &to, &made)?;
-    notes.extend(
-        settings.payload.iter().map(|p| format!("every update to B was delivered as `{p}`")),
-    );
-    notes.extend(settings.skipped.iter().map(|s| format!("every update left step `{s}` out")));
+    notes.extend(at_fault(settings));
     let p = delivery("P", &changed)?;
     headers.extend(adapters::headers(adapters.as_ref(), &to, &headers));
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
@@ -135,6 +132,14 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         environment: environment(&to.model, embedded),
     };
     Ok(Prepared { inputs, given, adapters, _scratch: scratch })
+}
+
+/// What a trainer at fault does in this run.
+fn at_fault(settings: &ProveSettings) -> impl Iterator<Item = String> {
+    let sent = settings.payload.iter();
+    let sent = sent.map(|payload| format!("every update to B was delivered as `{payload}`"));
+    let left = settings.skipped.iter().map(|step| format!("every update left step `{step}` out"));
+    sent.chain(left)
 }
 
 /// A and B as they are read: those given, or a pair of that family, each with its draft model where

@@ -143,7 +143,7 @@ impl FileTier {
     /// Files of blocks in the folder.
     pub(crate) fn entries(&self) -> u64 {
         let Ok(files) = fs::read_dir(&self.folder) else { return 0 };
-        let names = files.filter_map(|file| Some(file.ok()?.file_name().into_string().ok()?));
+        let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
         names.filter(|name| name.ends_with(SUFFIX) && !name.starts_with('.')).count() as u64
     }
 }

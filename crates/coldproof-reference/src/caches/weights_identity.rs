@@ -9,26 +9,37 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WeightsIdentity {
     committed: Option<[u8; 32]>,
-    /// What an open update begins with, and the digests of what it delivered.
-    open: Option<(Option<[u8; 32]>, BTreeMap<String, [u8; 32]>)>,
+    open: Option<Open>,
+}
+
+/// What an open update begins with, and the digests of what it delivered.
+#[derive(Clone, Debug)]
+struct Open {
+    before: Option<[u8; 32]>,
+    sources: BTreeMap<String, [u8; 32]>,
 }
 
 impl WeightsIdentity {
     /// An update is opened; in a partial one what was there stays where nothing comes.
     pub(crate) fn begin(&mut self, partial: bool) {
-        self.open = Some((self.committed.filter(|_| partial), BTreeMap::new()));
+        let before = self.committed.filter(|_| partial);
+        self.open = Some(Open { before, sources: BTreeMap::new() });
     }
 
     /// A source arrived.
     pub(crate) fn saw(&mut self, source: &str, bytes: &[u8]) {
-        if let Some((_, sources)) = &mut self.open {
-            sources.insert(source.to_owned(), *blake3::hash(bytes).as_bytes());
+        if let Some(open) = &mut self.open {
+            open.sources.insert(source.to_owned(), *blake3::hash(bytes).as_bytes());
         }
     }
 
     /// The update is what is served from here on.
     pub(crate) fn commit(&mut self) {
-        let Some((before, sources)) = self.open.take() else { return };
+        let Some(Open { before, sources }) = self.open.take() else { return };
+        // An update that keeps all weights: of adapters alone.
+        if before.is_some() && sources.is_empty() {
+            return;
+        }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&before.unwrap_or_default());
         for (source, digest) in &sources {
@@ -76,6 +87,9 @@ mod tests {
             updated(&mut identity, false, &[("v", first), ("w", 2)]);
             updated(&mut identity, true, &[("w", 3)])
         };
+        let mut kept = WeightsIdentity::default();
+        let before = updated(&mut kept, false, &[("v", 1)]);
+        assert_eq!(updated(&mut kept, true, &[]), before);
         assert_eq!(after(1), after(1));
         assert_ne!(after(1), after(4));
     }

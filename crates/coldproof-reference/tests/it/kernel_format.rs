@@ -1,6 +1,6 @@
 //! Updates in kernel format: every refreshed slot as it is stored, and nothing else.
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::{Policy, SlotKind};
 use coldproof_reference::engine::{Engine, EngineError, Mode};
@@ -19,7 +19,7 @@ fn stored(engine: &mut Engine, folder: &Utf8Path) -> Vec<TensorRef> {
     let write = |(index, (rank, slot)): (usize, (_, coldproof_contract::evidence::SlotFact))| {
         let print = slot.fingerprint.expect("bound");
         let bytes = engine.read(rank, print.address, print.bytes()).unwrap();
-        let file = Utf8PathBuf::from(folder.join(index.to_string()));
+        let file = folder.join(index.to_string());
         std::fs::write(&file, &bytes).unwrap();
         TensorRef {
             name: slot.slot.0,
