@@ -143,6 +143,14 @@ impl ModelConfig {
         if let Some(checkpoint) = mtp.then(|| Checkpoint::open(directory).ok()).flatten() {
             config = config.fitted(&checkpoint);
         }
+        if config.mtp_layers > 1 {
+            let error = ConfigError::Unsupported {
+                field: "num_nextn_predict_layers".to_owned(),
+                value: config.mtp_layers.to_string(),
+                supported: "0, 1".to_owned(),
+            };
+            return Err(CheckpointError::file(&path, Fault::Config(error)));
+        }
         let path = directory.join(DRAFT_CONFIG_NAME);
         if path.is_file() {
             let (text, _) = read_small(&path)?;

@@ -189,6 +189,7 @@ fn an_adapter_of_which_nothing_followed_is_one_finding() {
     assert!(finding.actual.contains("every factor still holds the bytes before"), "{finding:?}");
     // A scale that both have is no sign.
     let mut run = joint();
+    run.phase("joint", "before").read(SCALING, |_, held| *held = read(SCALING, "new one"));
     stale(&mut run, &[A, B]);
     assert_eq!(run.found(), [one(Code::AdapterReused, NAME, &[0])]);
 }

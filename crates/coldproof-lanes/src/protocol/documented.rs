@@ -222,7 +222,7 @@ fn errors() -> Vec<EngineError> {
 }
 
 fn answers() -> Vec<Answer> {
-    let output = OutputBits { rows: vec![], greedy: vec![], draft_rows: vec![] };
+    let output = OutputBits { rows: vec![], greedy: vec![], draft_rows: vec![(0, vec![])] };
     vec![
         Answer::Done,
         Answer::Failed { error: errors().remove(0) },

@@ -1,6 +1,6 @@
 //! Updates in kernel format: the bytes of every slot that an update refreshes, as kernels read
-//! them, under the slots' names. No loader places them and no post-load follows, as where vLLM is told
-//! that weights are in no checkpoint's format.
+//! them, under the slots' names. No loader places them and no post-load follows, as where vLLM is
+//! told that weights are in no checkpoint's format.
 //!
 //! What one slot is computed from another comes with it: a derived slot that stayed behind would be
 //! of the old generation.

@@ -169,14 +169,22 @@ fn another_model_and_a_config_that_is_none() {
 }
 
 #[test]
-fn layers_that_predict_further_tokens_are_refused_by_name() {
-    let copy = copy_of("deepseek_v3/B");
-    let at = copy.path().join("config.json");
-    let mut config: Value = serde_json::from_str(&fs_err::read_to_string(&at).unwrap()).unwrap();
-    // What lies behind the last layer is where they would be.
-    config["num_hidden_layers"] = json!(1);
-    fs_err::write(&at, config.to_string()).unwrap();
-    refused(copy.path(), "`model.layers.1.input_layernorm.weight` belongs to nothing");
+fn layers_that_predict_further_tokens_are_whole_and_no_more_than_one() {
+    let changed = |fixture: &str, field: &str, value: u64, wanted: &str| {
+        let copy = copy_of(fixture);
+        let at = copy.path().join("config.json");
+        let text = fs_err::read_to_string(&at).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        config[field] = json!(value);
+        fs_err::write(&at, config.to_string()).unwrap();
+        refused(copy.path(), wanted);
+    };
+    // What lies behind the last layer is where one would be.
+    let missing = "`model.layers.1.embed_tokens.weight` is missing";
+    changed("deepseek_v3/B", "num_hidden_layers", 1, missing);
+    let (field, none) = ("num_nextn_predict_layers", "belongs to nothing");
+    changed("deepseek_v3_mtp/B", field, 2, field);
+    changed("deepseek_v3_mtp/B", field, 0, none);
 }
 
 #[test]

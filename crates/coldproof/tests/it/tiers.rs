@@ -64,8 +64,8 @@ fn weights_that_are_the_same_under_two_labels_may_share_their_files() {
     let verdict = ran.json();
     assert_eq!(findings(&verdict), []);
     let caches = &verdict["categories"][6];
-    assert_eq!(caches["status"], "pass", "{caches}");
-    assert!(caches["reason"].as_str().unwrap().contains("both have one content"), "{caches}");
+    // Nobody was on other weights, so nothing shows that they would get none of these rows.
+    assert_eq!(caches["status"], "undecided", "{caches}");
 }
 
 #[test]

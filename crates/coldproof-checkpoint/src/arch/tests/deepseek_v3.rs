@@ -1,6 +1,6 @@
 //! A deepseek: latents, groups, dense first layers, yarn with factors of its own.
 
-use coldproof_contract::routing::{HeadRole, Sharding};
+use coldproof_contract::routing::{HeadRole, Sharding, Stage};
 use serde_json::{Value, json};
 
 use super::*;
@@ -67,8 +67,18 @@ fn a_deepseek_has_the_slots_of_vllm() {
     assert_eq!(shared.shape, [128, 160], "both side by side");
     let first = catalogue.all_rules().filter(|rule| rule.source.starts_with("model.layers.0."));
     assert!(first.into_iter().all(|rule| !rule.source.contains("experts")));
-    // What predicts further tokens is not computed: nothing takes its sources.
-    assert!(catalogue.all_rules().all(|rule| !rule.source.starts_with("model.layers.4.")));
+    // One layer behind the four predicts further; it is where the head is.
+    let further = catalogue.all_rules().filter(|rule| rule.source.starts_with("model.layers.4."));
+    let further: Vec<_> = further.collect();
+    assert!(further.iter().all(|rule| rule.stage == Stage::Last));
+    let joined = further.iter().find(|rule| rule.source.ends_with("eh_proj.weight")).unwrap();
+    assert_eq!(
+        (joined.shape.as_slice(), &joined.sharding),
+        (&[160, 320][..], &Sharding::Replicated)
+    );
+    assert!(further.iter().any(|rule| rule.source.ends_with("experts.7.up_proj.weight")));
+    let none = Catalogue::of(&deepseek(json!({"num_nextn_predict_layers": 0})).unwrap());
+    assert!(none.all_rules().all(|rule| !rule.source.starts_with("model.layers.4.")));
 
     let direct = Catalogue::of(&deepseek(json!({"q_lora_rank": null})).unwrap());
     let sources: Vec<&str> = (direct.all_rules())
