@@ -22,11 +22,15 @@ use crate::progress::Spinner;
 struct Row {
     id: FaultId,
     category: Category,
-    /// Whether exactly one finding was made, in the fault's category and with its code.
+    /// Whether something was found, and all of it in the fault's category and with its code.
     detected: bool,
     detected_category: Option<Category>,
     /// What the finding names; of a fault that was not found, what it should have named.
     object: String,
+    /// What further findings name, where the fault has several objects in this model: that of each
+    /// part that an update left out, or the cache of each stage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also: Vec<String>,
     code: String,
     /// Whether nothing was found with the twin.
     twin_clean: bool,
@@ -131,9 +135,10 @@ fn one(
     Ok(Row {
         id: row.id,
         category: category(row),
-        detected: findings.len() == 1 && found.is_some_and(of_fault),
+        detected: found.is_some() && findings.iter().all(of_fault),
         detected_category: found.map(|finding| finding.category),
         object: found.map_or_else(|| row.object.to_owned(), |finding| finding.object.clone()),
+        also: findings.iter().skip(1).map(|finding| finding.object.clone()).collect(),
         code: found.map_or_else(|| row.code.to_owned(), |finding| finding.code.to_string()),
         twin_clean: twin.is_empty(),
         family,
@@ -186,8 +191,12 @@ fn text(tried: &Tried) -> String {
     for row in &tried.rows {
         let found = if row.detected { "found" } else { "NOT FOUND" };
         let twin = if row.twin_clean { "twin silent" } else { "TWIN ACCUSED" };
-        let Row { id, code, object, family, .. } = row;
-        let _ = writeln!(text, "{id}  {found:<9}  {twin:<12}  {family}: {code} `{object}`");
+        let Row { id, code, object, also, family, .. } = row;
+        let _ = write!(text, "{id}  {found:<9}  {twin:<12}  {family}: {code} `{object}`");
+        for object in also {
+            let _ = write!(text, ", `{object}`");
+        }
+        text.push('\n');
     }
     for LeftOut { id, why } in &tried.left_out {
         let _ = writeln!(text, "{id}  left out   {why}");
