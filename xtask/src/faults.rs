@@ -147,7 +147,9 @@ fn page(tried: &BTreeMap<String, Tried>) -> Result<String> {
         page += "\n\n| fault | category | code | object |\n|---|---|---|---|\n";
         for row in rows {
             let Row { id, category, code, object, also, .. } = row;
-            let objects = [&[object.clone()], also.as_slice()].concat().join("`, `");
+            let objects: Vec<&str> =
+                std::iter::once(object).chain(also).map(String::as_str).collect();
+            let objects = objects.join("`, `");
             let _ = writeln!(page, "| {id} | {category} | `{code}` | `{objects}` |");
             if !(row.detected && row.twin_clean) {
                 wrong.push(format!("{id} on {name}"));
