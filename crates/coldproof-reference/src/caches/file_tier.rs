@@ -149,8 +149,7 @@ impl FileTier {
 }
 
 fn name(key: BlockKey) -> String {
-    let hex: String = key.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    hex + SUFFIX
+    format!("{}{SUFFIX}", blake3::Hash::from_bytes(*key.bytes()).to_hex())
 }
 
 fn refused(key: BlockKey, why: &str) -> String {

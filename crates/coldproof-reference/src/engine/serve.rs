@@ -94,6 +94,7 @@ impl Core {
             })
             .collect();
         let served = self.serve(&mut active);
+        let mut kept = Vec::new();
         for sequence in &active {
             let request = sequence.request;
             let vision = self.dims.vision.as_ref();
@@ -103,12 +104,10 @@ impl Core {
             let cache = cached.as_deref().map(|symbols| (symbols, key));
             self.blocks.release(&sequence.blocks, cache);
             self.release_images(&sequence.images, request.use_encoder_cache && served.is_ok());
+            kept.extend(cached.map(|symbols| (sequence, symbols)));
         }
         served?;
-        for sequence in active.iter().filter(|sequence| sequence.request.use_prefix_cache) {
-            let vision = self.dims.vision.as_ref();
-            let kept = self.cacheable(sequence);
-            let symbols = symbols(kept, &sequence.request.images, vision);
+        for (sequence, symbols) in kept {
             self.offload(sequence.request, &symbols, &sequence.blocks)?;
         }
         Ok(active.into_iter().map(|sequence| sequence.output).collect())

@@ -39,7 +39,7 @@ impl TierKeeper {
     fn named(&self, generation: Generation) -> String {
         let FileKeys { content, generation: numbered, model } = self.files;
         let identity = self.identity.committed().unwrap_or_default();
-        let hex = || identity.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = || blake3::Hash::from_bytes(identity).to_string();
         let parts = [
             content.then(hex),
             numbered.then(|| format!("generation {}", generation.0)),

@@ -11,9 +11,6 @@ use crate::layers::{
 use crate::loader::{HookKind, Shard};
 use crate::slots::{SlotId, SlotSpec};
 
-/// Bytes of an F32.
-const WORD_BYTES: u64 = 4;
-
 /// The first half of a decoder layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Mixer {
@@ -303,8 +300,8 @@ impl Decoder {
         let normed_rows = if read { forward.batch.rows } else { rows };
         let residual = forward.last_rows(residual, normed_rows);
         let normed = norm.forward(forward, residual, normed_rows)?;
-        let skipped = (normed_rows - rows) as u64 * forward.dims.hidden * WORD_BYTES;
-        let logits = head.forward(forward, normed.plus(skipped), rows)?;
+        let wanted = if read { forward.last_rows(normed, rows) } else { normed };
+        let logits = head.forward(forward, wanted, rows)?;
         Ok(Some(Outputs { logits, hidden: read.then_some(normed) }))
     }
 }
