@@ -1,6 +1,6 @@
 //! Drives one arm: every command is a step with a deadline, and leaves its evidence.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
@@ -47,7 +47,7 @@ pub struct Driver<'a, 'p> {
     /// Graphs as they were last counted; none before a capture.
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
-    pub(crate) orders: Rc<Orders>,
+    pub(crate) orders: Arc<Orders>,
     /// What the cold load of this arm was seen to apply.
     pub(crate) applied: Vec<(Rank, ApplicationFact)>,
     /// Steps that every update leaves out.
@@ -61,7 +61,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         recorder: &'a mut Recorder<'p>,
         arm: &ArmHeader,
         deadline: Duration,
-        orders: Rc<Orders>,
+        orders: Arc<Orders>,
         skipped: &'a [StepName],
     ) -> Self {
         let cursor = ArmCursor::new(&arm.arm, recorder);
