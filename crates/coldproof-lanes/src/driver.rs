@@ -198,21 +198,20 @@ impl<'a, 'p> Driver<'a, 'p> {
         claims.and(log).and(launches)
     }
 
-    /// Records what the engine claims now.
+    /// Records what the engine claims now. It is no step of its own, but one that fails is: an
+    /// engine that dies meanwhile must not vanish from the evidence.
     ///
     /// # Errors
     /// As [`Driver::step`].
     pub fn claims(&mut self) -> ArmResult<Vec<(Rank, Fact)>> {
-        let claims = self.engine.claims();
-        match claims {
-            Ok(claims) => {
-                for (rank, fact) in &claims {
-                    self.record(*rank, fact.clone());
-                }
-                Ok(claims)
-            }
-            Err(_) => Err(ArmEnded),
+        let claims = match self.engine.claims() {
+            Ok(claims) => claims,
+            Err(error) => return self.step(StepName::ReadBack, |_| Err(error)),
+        };
+        for (rank, fact) in &claims {
+            self.record(*rank, fact.clone());
         }
+        Ok(claims)
     }
 
     /// Serves one request on every replica, as a step each, and records its outputs.
@@ -307,4 +306,31 @@ pub fn logits_row(position: u32, row: &[f32]) -> LogitsRow {
     let top =
         order.into_iter().take(TOP).map(|token| (token, row[token as usize].to_bits())).collect();
     LogitsRow { position, digest, bits: None, top }
+}
+
+#[cfg(test)]
+mod tests {
+    use coldproof_contract::evidence::LaneName;
+    use coldproof_contract::words::Topology;
+
+    use super::*;
+    use crate::adapters::Absent;
+    use crate::recorder::Silent;
+
+    #[test]
+    fn claims_that_an_engine_does_not_make_are_a_step_that_failed() {
+        let mut recorder = Recorder::new(Instant::now(), &Silent);
+        let arm = ArmHeader::new("warm", LaneName::Differential, Topology::SINGLE, None);
+        let deadline = Duration::from_secs(1);
+        let mut driver =
+            Driver::new(Box::new(Absent), &mut recorder, &arm, deadline, Arc::default(), &[]);
+        driver.claims().unwrap_err();
+        let events = recorder.finish();
+        let failed = events.iter().filter(|event| {
+            let Fact::Step(step) = &event.fact else { return false };
+            step.name == StepName::ReadBack
+                && matches!(step.outcome, Some(StepOutcome::Error { .. }))
+        });
+        assert_eq!(failed.count(), 1);
+    }
 }
