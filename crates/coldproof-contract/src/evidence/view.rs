@@ -358,6 +358,15 @@ impl<'r> View<'r> {
         rules_at(self.header, phase.at)
     }
 
+    /// The source that is all of a slot on a rank, where the names of a phase's checkpoint are
+    /// those of slots as ranks store them.
+    #[must_use]
+    pub fn shard(&self, phase: &PhaseView<'_>, rank: Rank, slot: &SlotName) -> Option<&'r str> {
+        let own = |rule: &&SourceRule| rule.own_rank() == Some(Rank { dp: 0, ..rank });
+        let mut rules = self.rules_of(phase).iter().filter(own);
+        rules.find(|rule| rule.slot == *slot).map(|rule| rule.source.as_str())
+    }
+
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold
     /// load was seen to write where the catalogue has none.
     #[must_use]

@@ -102,8 +102,9 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
     let mut gaps: Vec<(String, SlotName, LedgerError)> = Vec::new();
     for gap in account.missing {
         if let LedgerError::Missing { source_name, slot, .. } = &gap {
-            let gap = (source_name.clone(), slot.clone(), gap);
-            gaps.extend((!astray.contains(&(gap.0.clone(), gap.1.clone()))).then_some(gap));
+            let of = (source_name.clone(), slot.clone());
+            let known = astray.contains(&of) || account.foreign.contains(slot);
+            gaps.extend((!known).then_some((of.0, of.1, gap)));
         }
     }
     let open: BTreeSet<SlotName> = gaps.iter().map(|(_, slot, _)| slot.clone()).collect();
@@ -286,11 +287,12 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         crate::state::lost(case, difference);
         return;
     }
-    let mut stale: BTreeSet<&str> = (difference.pieces.iter())
-        .filter(|piece| piece.holds == Holds::Old)
-        .map(|piece| piece.piece.source.as_str())
-        .collect();
-    if difference.holds == Holds::Old && difference.pieces.is_empty() {
+    let pieces = difference.pieces.iter().filter(|piece| piece.holds == Holds::Old);
+    let mut stale: BTreeSet<&str> = match shard(case, difference) {
+        Some(shard) if difference.holds == Holds::Old => BTreeSet::from([shard]),
+        _ => pieces.map(|piece| piece.piece.source.as_str()).collect(),
+    };
+    if difference.holds == Holds::Old && difference.pieces.is_empty() && stale.is_empty() {
         // No bijection of its sources: all that belong there went nowhere.
         let own = case.view.header.rules.iter().filter(|rule| rule.slot.0 == *slot);
         stale.extend(own.map(|rule| rule.source.as_str()));
@@ -330,13 +332,21 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     }
 }
 
+fn phase_of<'v, 'r>(case: &Case<'v, 'r>, difference: &Difference<'_>) -> Option<&'v PhaseView<'r>> {
+    let arm = case.view.arms.get(case.arm_index(difference.arm));
+    arm.and_then(|arm| arm.phases.get(difference.phase_index))
+}
+
 /// Whether nothing was delivered into the slot, by what the update promised: all of its sources
 /// were to keep what they hold.
 fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
-    let view = case.view;
-    let arm = case.arm_index(difference.arm);
-    let phase = view.arms.get(arm).and_then(|arm| arm.phases.get(difference.phase_index));
+    let phase = phase_of(case, difference);
     phase.is_some_and(|phase| phase.preserved.contains(&difference.slot.slot))
+}
+
+/// The source that is all of the slot on its rank, where slots are delivered as they are stored.
+fn shard<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r str> {
+    case.view.shard(phase_of(case, difference)?, difference.rank, &difference.slot.slot)
 }
 
 /// The finding that says that this source never came, or reached no slot.
@@ -360,7 +370,8 @@ fn explained(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
     let arm = case.arm_index(difference.arm);
     let rank = case.rank_index(arm, difference.rank);
     let blamed = case.blamed_finding(&difference.slot.slot.0, arm, rank);
-    blamed.is_some_and(|finding| !by_source(finding))
+    let whole = shard(case, difference);
+    blamed.is_some_and(|finding| !by_source(finding) || whole == Some(finding.object.as_str()))
         || difference
             .pieces
             .iter()

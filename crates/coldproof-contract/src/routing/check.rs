@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Mismatch, decoded, expected};
-use super::{Placement, SourceRule, passed_over};
+use super::{Placement, SourceRule, exchanged, passed_over};
 use crate::evidence::{ArmView, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
 use crate::words::{Rank, SlotName};
@@ -17,6 +17,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             arm_check(case, index, arm);
         }
     }
+    exchanged::check(case);
     padding(case);
     // The lane may load B cold at its own topology as well; that arm decodes nothing.
     let mut lanes = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Routing);

@@ -22,6 +22,7 @@ fn options_that_mean_nothing_are_refused_by_name() {
     bad(&["prove", "--dp", "0"], "--dp 0 is no topology");
     bad(&["prove", "--tp", "2", "--dp", "33"], "66 ranks; the most are 64");
     bad(&["prove", "--fault", "R43", "--dp", "1"], "the fault needs --dp 2 and it is 1");
+    bad(&["prove", "--fault", "R32", "--tp", "1"], "the fault needs --tp 2 and it is 1");
     bad(&["prove", "--engine", "vllm", "--from", a, "--to", a, "--dp", "2"], "leave --dp out");
     bad(&["prove", "--from", a, "--to", a, "--ep", "2"], "this model has none");
     bad(&["prove", "--ep", "5"], "these do: 1, 2");
