@@ -264,6 +264,14 @@ impl<'r> View<'r> {
         arms.any(ArmView::updates)
     }
 
+    /// Whether an engine under test took an update of which parameters and what is computed from
+    /// them are judged by their content.
+    #[must_use]
+    pub fn covers_content(&self) -> bool {
+        let lanes = [LaneName::Differential, LaneName::Kernel];
+        lanes.into_iter().any(|lane| self.ran(lane)) || self.updated_adapters()
+    }
+
     /// The arm that this one must equal. One that names itself must equal nothing.
     #[must_use]
     pub fn against(&self, arm: &ArmView<'r>) -> Option<&ArmView<'r>> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::{Account, AccountError, account};
 use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
-use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
+use crate::evidence::{ArmView, Difference, Holds, PhaseView, PostLoadStage};
 use crate::routing::Placement;
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
 use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
@@ -36,8 +36,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     let sources = sources(case);
     observed::check(case);
     let equal = case.cover_content(Room::Lifecycle, &[SlotKind::Parameter], "parameter");
-    let lanes = [LaneName::Differential, LaneName::Kernel];
-    let covered = lanes.into_iter().any(|lane| case.view.ran(lane)) || case.view.updated_adapters();
+    let covered = case.view.covers_content();
     let coverage = case.cover(Room::Lifecycle);
     coverage.covered = covered;
     coverage.checks += sources;
