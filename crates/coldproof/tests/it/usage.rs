@@ -43,6 +43,13 @@ fn draft_models_come_in_pairs_that_fit() {
     bad(&["prove", "--draft-to", &llama], "--draft-from");
     bad(&["prove", "--draft", "--draft-from", &llama, "--draft-to", &llama], "--draft");
     bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], "keeps states");
+    // What does not fit is in the folder that was given.
+    let own = format!("`{mamba}/config.json`");
+    bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], &own);
+    bad(
+        &["prove", "--from", &llama, "--to", &llama, "--draft-from", &mamba, "--draft-to", &mamba],
+        &own,
+    );
     let drafts = |of: &'static str| ["prove", "--draft-from", of, "--draft-to", of];
     bad(&drafts("nowhere"), "nowhere");
     let foreign = ["prove", "--engine", "vllm", "--from", &llama, "--to", &llama, "--draft"];
