@@ -6,7 +6,7 @@ use super::facts::{Account, AccountError, account};
 use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
 use crate::evidence::{ArmView, Difference, Holds, PhaseView, PostLoadStage};
-use crate::routing::Placement;
+use crate::routing::{Placement, PlacementError, SourceRule};
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
 use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
@@ -15,15 +15,19 @@ use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 pub(crate) fn check_claims(case: &mut Case<'_, '_>) {
     let view = case.view;
     for (index, arm) in view.arms.iter().enumerate() {
+        let mut placed = None;
         for phase_index in 0..arm.phases.len() {
             let phase = &arm.phases[phase_index];
             if phase.failed_step().is_some() {
                 continue;
             }
-            accounts(case, (index, phase_index), arm, phase);
+            accounts(case, (index, phase_index), (arm, phase), &mut placed);
         }
     }
 }
+
+/// Where sources belong on the ranks of an arm, by the rules of its last phase.
+type Placed<'r> = Option<(&'r [SourceRule], Result<Placement, PlacementError>)>;
 
 /// Judges category 3.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -50,11 +54,11 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
 }
 
 /// An engine that gives no account on a rank claims nothing there: its bytes decide.
-fn accounts(
-    case: &mut Case<'_, '_>,
+fn accounts<'r>(
+    case: &mut Case<'_, 'r>,
     site: (usize, usize),
-    arm: &ArmView<'_>,
-    phase: &PhaseView<'_>,
+    (arm, phase): (&ArmView<'_>, &PhaseView<'_>),
+    placed: &mut Placed<'r>,
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
     let ranks: BTreeSet<Rank> = phase.applications.iter().map(|a| a.rank).collect();
@@ -72,12 +76,14 @@ fn accounts(
         let text = format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
         case.cover(Room::Lifecycle).undecided.insert(text);
     };
-    let placement = match Placement::of(rules, arm.header.topology) {
+    let known = placed.take().filter(|(of, _)| std::ptr::eq(*of, rules));
+    let now = known.unwrap_or_else(|| (rules, Placement::of(rules, arm.header.topology)));
+    let placement = match &placed.insert(now).1 {
         Ok(placement) => placement,
-        Err(error) => return undecided(case, error.into()),
+        Err(error) => return undecided(case, error.clone().into()),
     };
     for rank in ranks {
-        match account(&placement, phase, rank, &promised) {
+        match account(placement, phase, rank, &promised) {
             Ok(account) => report(case, site, rank, account),
             Err(error) => undecided(case, error),
         }

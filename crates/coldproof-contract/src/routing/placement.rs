@@ -36,12 +36,15 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// The most places, one for each source and each rank that may have it.
+    pub const PLACES_MAX: u64 = 1 << 21;
+
     /// Places every source on every rank.
     ///
     /// # Errors
-    /// A source that cannot be placed; one of a rank that there is not; sources of one slot that
-    /// disagree on its shape or fill the same elements; elements that nothing fills, in a slot that
-    /// declares no padding.
+    /// A source that cannot be placed; one of a rank that there is not; too many places; sources
+    /// of one slot that disagree on its shape or fill the same elements; elements that nothing
+    /// fills, in a slot that declares no padding.
     pub fn of(rules: &[SourceRule], topology: Topology) -> Result<Self, PlacementError> {
         let (mut shared, mut own) = (Vec::new(), BTreeMap::<Rank, Vec<&SourceRule>>::new());
         for rule in rules {
@@ -52,6 +55,10 @@ impl Placement {
                 }
                 Some(rank) => return Err(PlacementError::Rank { rank, topology }),
             }
+        }
+        let (sources, ranks) = (shared.len(), topology.size());
+        if (sources as u64).saturating_mul(u64::from(ranks)) > Self::PLACES_MAX {
+            return Err(PlacementError::TooMany { sources, ranks });
         }
         let mut slots = BTreeMap::new();
         for rank in topology.ranks() {
