@@ -10,8 +10,8 @@ use crate::inputs::Inputs;
 use crate::lane::Lane;
 use crate::recorder::{Progress, Recorder};
 use crate::{
-    adapter_swap, caches, composite, differential, kernel_format, names, orders, partial, routing,
-    tiers,
+    adapter_swap, caches, composite, differential, kernel_format, names, orders, partial,
+    placement, routing, tiers,
 };
 
 /// Drives all lanes and returns the evidence. Nothing is judged here.
@@ -28,9 +28,15 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         hello: None,
         orders: Rc::default(),
     };
-    // Routing has sentinels, adapters, partial updates and those in kernel format a cold load of
-    // their own; every other lane is compared with this one.
-    let own = [LaneName::Routing, LaneName::Adapters, LaneName::Partial, LaneName::Kernel];
+    // Routing has sentinels; adapters, partial updates, those in kernel format and placements have
+    // a cold load of their own; every other lane is compared with this one.
+    let own = [
+        LaneName::Routing,
+        LaneName::Adapters,
+        LaneName::Partial,
+        LaneName::Kernel,
+        LaneName::Placement,
+    ];
     if inputs.lanes.iter().any(|lane| !own.contains(lane)) {
         let slots = differential::cold(&mut lane);
         lane.orders = Rc::new(orders::learn(&mut lane, &slots));
@@ -46,6 +52,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
             LaneName::Partial => partial::run(&mut lane),
             LaneName::Kernel => kernel_format::run(&mut lane),
             LaneName::Tiers => tiers::run(&mut lane),
+            LaneName::Placement => placement::run(&mut lane),
         }
     }
     let checkpoints = inputs.headers.iter().cloned().chain(lane.headers).collect();

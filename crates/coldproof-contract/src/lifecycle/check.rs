@@ -73,7 +73,8 @@ fn accounts(
         let text = format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
         case.cover(Room::Lifecycle).undecided.insert(text);
     };
-    let placement = match Placement::of(rules, arm.header.topology) {
+    let placed = Placement::with_experts(rules, arm.header.topology, phase.experts);
+    let placement = match placed {
         Ok(placement) => placement,
         Err(error) => return undecided(case, error.into()),
     };

@@ -2,6 +2,7 @@
 
 mod check;
 mod error;
+mod experts;
 mod factor;
 mod facts;
 mod passed_over;

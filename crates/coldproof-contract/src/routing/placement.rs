@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Piece, PlacementError, SourceRule};
-use crate::words::{Fragment, Rank, SlotName, Span, Topology};
+use crate::words::{ExpertPlacement, Fragment, Rank, SlotName, Span, Topology};
 
 /// A piece with the source that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +35,28 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Places every source on every rank.
+    /// Places every source on every rank, experts consecutively.
     ///
     /// # Errors
     /// A source that cannot be placed; sources of one slot that disagree on its shape or fill the
     /// same elements; elements that nothing fills, in a slot that declares no padding.
     pub fn of(rules: &[SourceRule], topology: Topology) -> Result<Self, PlacementError> {
+        Self::with_experts(rules, topology, None)
+    }
+
+    /// Places every source on every rank, experts as they were placed.
+    ///
+    /// # Errors
+    /// As [`Placement::of`]; experts that were not placed each on one of the ranks, as many on
+    /// each.
+    pub fn with_experts(
+        rules: &[SourceRule],
+        topology: Topology,
+        experts: Option<&ExpertPlacement>,
+    ) -> Result<Self, PlacementError> {
         let mut slots = BTreeMap::new();
         for rank in topology.ranks() {
-            slots.insert(rank, place_rank(rules, topology, rank)?);
+            slots.insert(rank, place_rank(rules, (topology, experts), rank)?);
         }
         Ok(Self { topology, slots })
     }
@@ -75,12 +88,12 @@ struct Draft<'a> {
 
 fn place_rank(
     rules: &[SourceRule],
-    topology: Topology,
+    (topology, experts): (Topology, Option<&ExpertPlacement>),
     rank: Rank,
 ) -> Result<BTreeMap<SlotName, SlotPlacement>, PlacementError> {
     let mut drafts: BTreeMap<&SlotName, Draft<'_>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.is_on(topology, rank)) {
-        let (pieces, shape) = rule.pieces(topology, rank)?;
+        let (pieces, shape) = rule.pieces_of(topology, rank, experts)?;
         let draft = drafts.entry(&rule.slot).or_insert_with(|| Draft {
             placed: SlotPlacement {
                 shape: shape.clone(),

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{PlacementError, Stage, factor};
-use crate::words::{Dtype, Factor, Fragment, Rank, SlotName, Span, Topology};
+use crate::words::{
+    Dtype, ExpertPlace, ExpertPlacement, Factor, Fragment, Rank, SlotName, Span, Topology,
+};
 
 /// Which part of a fused qkv projection a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -184,8 +186,9 @@ impl Piece {
 
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
-    /// the slot there (padding included). A rank that holds none of the source has no pieces. Which
-    /// pipeline stages have the slot is not asked: see [`SourceRule::is_on`].
+    /// the slot there (padding included), with consecutive experts on each rank. A rank that holds
+    /// none of the source has no pieces. Which pipeline stages have the slot is not asked: see
+    /// [`SourceRule::is_on`].
     ///
     /// # Errors
     /// A rank outside the topology, an axis that cannot be cut, or a shape that does not fit the
@@ -194,6 +197,16 @@ impl SourceRule {
         &self,
         topology: Topology,
         rank: Rank,
+    ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
+        self.pieces_of(topology, rank, None)
+    }
+
+    /// The same with experts as they were placed.
+    pub(super) fn pieces_of(
+        &self,
+        topology: Topology,
+        rank: Rank,
+        experts: Option<&ExpertPlacement>,
     ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
         if !topology.contains(rank) {
             return Err(PlacementError::Rank { rank, topology });
@@ -204,11 +217,27 @@ impl SourceRule {
             part: u64::from(rank.tp),
             expert_parts: u64::from(topology.ep),
             expert_part: u64::from(rank.ep),
+            placed: experts.and_then(|experts| experts.layer(self.slot.owner())),
         };
         cut.check_size(&self.shape)?;
         let (pieces, shape) = cut.place()?;
         cut.check_size(&shape)?;
         Ok((pieces, shape))
+    }
+
+    /// Experts of the model, where the slot is a stack of some of them.
+    #[must_use]
+    pub fn experts(&self) -> Option<u64> {
+        match self.sharding {
+            Sharding::ExpertGateUp { experts, .. } | Sharding::ExpertRow { experts, .. } => {
+                Some(experts)
+            }
+            Sharding::FusedExpertsGateUp
+            | Sharding::FusedExpertsRow
+            | Sharding::FusedExpertsInputs
+            | Sharding::FusedExperts => self.shape.first().copied(),
+            _ => None,
+        }
     }
 
     /// Whether a rank has the slot.
@@ -233,6 +262,8 @@ pub(super) struct Cut<'a> {
     /// The same for experts.
     pub(super) expert_parts: u64,
     pub(super) expert_part: u64,
+    /// Where each expert is, where they are not consecutive.
+    pub(super) placed: Option<&'a [ExpertPlace]>,
 }
 
 pub(super) type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
@@ -428,12 +459,12 @@ impl Cut<'_> {
         if expert >= experts {
             return Err(self.misfit(format!("expert {expert} is not among {experts}")));
         }
-        let held = self.experts_held(experts)?;
-        let stacked = std::iter::once(held.len()).chain(shape).collect();
-        if !(held.start..held.end).contains(&expert) {
+        let stack = self.experts_each(experts)?;
+        let stacked = std::iter::once(stack).chain(shape).collect();
+        let Some(place) = self.place_of(expert, experts)? else {
             return Ok((Vec::new(), stacked));
-        }
-        let at = Span::new(expert - held.start, expert - held.start + 1);
+        };
+        let at = Span::new(place, place + 1);
         let behind = |piece: Piece| {
             let spans = std::iter::once(at).chain(piece.slot_fragment.0).collect();
             Piece { slot_fragment: Fragment(spans), ..piece }
@@ -441,25 +472,48 @@ impl Cut<'_> {
         Ok((pieces.into_iter().map(behind).collect(), stacked))
     }
 
-    /// Experts of this rank: consecutive ones, as many on each.
-    fn experts_held(&self, experts: u64) -> Result<Span, PlacementError> {
-        let (parts, part) = (self.expert_parts, self.expert_part);
-        if !experts.is_multiple_of(parts) {
-            let source_name = self.rule.source.clone();
-            return Err(PlacementError::Uneven { source_name, axis: 0, extent: experts, parts });
+    /// Experts in the stack of a rank: as many on each.
+    fn experts_each(&self, experts: u64) -> Result<u64, PlacementError> {
+        let parts = self.expert_parts;
+        if experts.is_multiple_of(parts) {
+            return Ok(experts / parts);
         }
-        let each = experts / parts;
-        Ok(Span::new(part * each, (part + 1) * each))
+        let source_name = self.rule.source.clone();
+        Err(PlacementError::Uneven { source_name, axis: 0, extent: experts, parts })
     }
 
-    /// Of pieces of all experts, those of this rank's.
-    fn own_experts(&self, (pieces, shape): (Vec<Piece>, Vec<u64>)) -> Placed {
-        let held = self.experts_held(self.extent(0)?)?;
-        let own = |piece: Piece| Piece {
-            source_fragment: piece.source_fragment.with(0, held),
-            slot_fragment: piece.slot_fragment.with(0, Span::new(0, held.len())),
+    /// The place of an expert in this rank's stack, if it is here.
+    fn place_of(&self, expert: u64, experts: u64) -> Result<Option<u64>, PlacementError> {
+        let each = self.experts_each(experts)?;
+        let (ep, place) = match self.placed {
+            None => (expert / each.max(1), expert % each.max(1)),
+            Some(placed) => {
+                let own = usize::try_from(expert).ok().and_then(|expert| placed.get(expert));
+                let own = own.filter(|own| placed.len() as u64 == experts && own.place < each);
+                let own = own.ok_or_else(|| self.misfit("its experts were placed otherwise"))?;
+                (u64::from(own.ep), own.place)
+            }
         };
-        Ok((pieces.into_iter().map(own).collect(), replaced(&shape, 0, held.len())))
+        Ok((ep == self.expert_part).then_some(place))
+    }
+
+    /// Of pieces of all experts, those of this rank's: a piece for each, where ranks share them.
+    fn own_experts(&self, (pieces, shape): (Vec<Piece>, Vec<u64>)) -> Placed {
+        let experts = self.extent(0)?;
+        let shape = replaced(&shape, 0, self.experts_each(experts)?);
+        if self.expert_parts == 1 && self.placed.is_none() {
+            return Ok((pieces, shape));
+        }
+        let mut own = Vec::new();
+        for expert in 0..experts {
+            let Some(place) = self.place_of(expert, experts)? else { continue };
+            let (from, to) = (Span::new(expert, expert + 1), Span::new(place, place + 1));
+            own.extend(pieces.iter().map(|piece| Piece {
+                source_fragment: piece.source_fragment.clone().with(0, from),
+                slot_fragment: piece.slot_fragment.clone().with(0, to),
+            }));
+        }
+        Ok((own, shape))
     }
 
     /// The rank's rows of each section, one section after another.
