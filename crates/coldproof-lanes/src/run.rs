@@ -14,6 +14,16 @@ use crate::{
     placement, routing, tiers,
 };
 
+/// Lanes with a cold load of their own, or, as routing has sentinels, with no need of one: every
+/// other lane is compared with one that all share.
+const OWN_COLD: [LaneName; 5] = [
+    LaneName::Routing,
+    LaneName::Adapters,
+    LaneName::Partial,
+    LaneName::Kernel,
+    LaneName::Placement,
+];
+
 /// Drives all lanes and returns the evidence. Nothing is judged here.
 #[must_use]
 pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Progress) -> Record {
@@ -28,16 +38,7 @@ pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &mut dyn Prog
         hello: None,
         orders: Rc::default(),
     };
-    // Routing has sentinels; adapters, partial updates, those in kernel format and placements have
-    // a cold load of their own; every other lane is compared with this one.
-    let own = [
-        LaneName::Routing,
-        LaneName::Adapters,
-        LaneName::Partial,
-        LaneName::Kernel,
-        LaneName::Placement,
-    ];
-    if inputs.lanes.iter().any(|lane| !own.contains(lane)) {
+    if inputs.lanes.iter().any(|lane| !OWN_COLD.contains(lane)) {
         let slots = differential::cold(&mut lane);
         lane.orders = Rc::new(orders::learn(&mut lane, &slots));
     }
