@@ -8,6 +8,7 @@ mod facts;
 mod passed_over;
 mod placement;
 mod rules;
+mod stacks;
 mod stage;
 
 pub(crate) use check::check;

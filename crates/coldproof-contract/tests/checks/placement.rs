@@ -351,6 +351,12 @@ fn experts_that_were_placed_twice_or_nowhere_cannot_be_placed() {
     let mut short = placement(FIRST);
     short.layers.get_mut(MODULE).unwrap().pop();
     assert!(Placement::with_experts(&rules(), TWO, Some(&short)).is_err());
+    let many = [SourceRule {
+        shape: vec![1 << 40, 2, 2],
+        sharding: Sharding::FusedExpertsRow,
+        ..rules().remove(0)
+    }];
+    assert!(Placement::of(&many, TWO).is_err());
     let mut other = short;
     other.layers = [("another".to_owned(), vec![])].into();
     let consecutive = Placement::of(&rules(), TWO);
