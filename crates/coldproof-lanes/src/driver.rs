@@ -8,7 +8,7 @@ use coldproof_contract::evidence::{
     ApplicationFact, ArmHeader, Fact, LogitsFact, LogitsRow, PhaseFact, RequestStage, StepFact,
     StepOutcome,
 };
-use coldproof_contract::words::{CheckpointLabel, Rank, StepName};
+use coldproof_contract::words::{CheckpointLabel, ExpertPlacement, Rank, StepName};
 
 use crate::census::Graphs;
 use crate::engine::{Capabilities, EngineError, EngineUnderTest, GenerateRequest, Output, Reply};
@@ -50,6 +50,8 @@ pub struct Driver<'a, 'p> {
     pub(crate) orders: Arc<Orders>,
     /// What the cold load of this arm was seen to apply.
     pub(crate) applied: Vec<(Rank, ApplicationFact)>,
+    /// Where experts are, where the lane ordered it.
+    pub(crate) placement: Option<ExpertPlacement>,
     /// Steps that every update leaves out.
     pub(crate) skipped: &'a [StepName],
 }
@@ -81,6 +83,7 @@ impl<'a, 'p> Driver<'a, 'p> {
             graphs: None,
             orders,
             applied: Vec::new(),
+            placement: None,
             skipped,
         }
     }

@@ -9,7 +9,7 @@ use coldproof_contract::digest::Piece as DigestPiece;
 use coldproof_contract::evidence::{Ability, Fact, LaunchFact, NodeFact, PieceContent};
 use coldproof_contract::routing::Piece;
 use coldproof_contract::words::{
-    Address, ByteRange, Dtype, Hex128, Packing, Rank, Topology, TransactionId,
+    Address, ByteRange, Dtype, ExpertPlacement, Hex128, Packing, Rank, Topology, TransactionId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -188,6 +188,9 @@ pub struct Capabilities {
     /// Whether adapters are delivered in transactions, and their factors are slots.
     #[serde(default)]
     pub adapter_updates: bool,
+    /// Whether experts move between ranks of ep when it is told where they are.
+    #[serde(default)]
+    pub expert_placement: bool,
 }
 
 const fn one() -> u32 {
@@ -209,6 +212,7 @@ impl Capabilities {
             images: false,
             kv_tiers: false,
             adapter_updates: false,
+            expert_placement: false,
         }
     }
 
@@ -323,6 +327,12 @@ pub trait Engine {
     /// name, in the place of the one that has the name. Engines without adapters leave it as it is.
     fn load_adapter(&mut self, _name: &str, _folder: &Utf8Path) -> Reply<()> {
         Err(EngineError::Unsupported { what: "adapters".to_owned() })
+    }
+    /// Says where the experts of every module are from here on: what is loaded moves in place, and
+    /// where nothing is, the next load goes by it, as all later updates do. Engines whose experts
+    /// stay leave it as it is.
+    fn place_experts(&mut self, _placement: &ExpertPlacement) -> Reply<()> {
+        Err(EngineError::Unsupported { what: "placement of experts".to_owned() })
     }
     /// Slots, state, caches and generation as of now.
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>>;

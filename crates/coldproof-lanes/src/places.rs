@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use coldproof_contract::evidence::{ApplicationFact, SlotFact};
 use coldproof_contract::routing::{Piece, PlacedPiece, Placement, SourceRule};
-use coldproof_contract::words::{Dtype, Rank, SlotName, Topology};
+use coldproof_contract::words::{Dtype, ExpertPlacement, Rank, SlotName, Topology};
 
 use crate::engine::ReadBackPiece;
 use crate::inputs::Inputs;
@@ -27,24 +27,33 @@ pub(crate) struct Places<'i> {
 }
 
 impl<'i> Places<'i> {
-    /// By the catalogue's rules, or by what was `applied` where it has none.
+    /// By the catalogue's rules, with experts as they were placed, or by what was `applied` where
+    /// it has none.
     pub(crate) fn of(
         inputs: &'i Inputs,
         topology: Topology,
-        applied: &[(Rank, ApplicationFact)],
+        (applied, experts): (&[(Rank, ApplicationFact)], Option<&ExpertPlacement>),
     ) -> Self {
         if inputs.rules.is_empty() {
             let tensors = &inputs.to.tensors;
             let sources = tensors.iter().map(|t| (t.name.as_str(), (t.dtype, &*t.shape)));
             return Self { sources: sources.collect(), slots: seen(applied) };
         }
-        Self::by(&inputs.rules, topology)
+        Self::with(&inputs.rules, topology, experts)
     }
 
     /// By these rules.
     pub(crate) fn by(rules: &'i [SourceRule], topology: Topology) -> Self {
+        Self::with(rules, topology, None)
+    }
+
+    fn with(
+        rules: &'i [SourceRule],
+        topology: Topology,
+        experts: Option<&ExpertPlacement>,
+    ) -> Self {
         let sources = rules.iter().map(|r| (r.source.as_str(), (r.dtype, &*r.shape)));
-        let placement = Placement::of(rules, topology).ok();
+        let placement = Placement::with_experts(rules, topology, experts).ok();
         let slots = topology.ranks().flat_map(|rank| {
             let own = placement.iter().flat_map(move |placement| placement.slots(rank));
             own.map(move |(slot, placed)| {

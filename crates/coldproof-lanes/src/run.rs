@@ -15,15 +15,19 @@ use crate::lane::Lane;
 use crate::orders::Orders;
 use crate::recorder::{Progress, Recorder, sort};
 use crate::{
-    adapter_swap, caches, composite, differential, kernel_format, names, orders, partial, routing,
-    tiers,
+    adapter_swap, caches, composite, differential, kernel_format, names, orders, partial,
+    placement, routing, tiers,
 };
 
-/// Lanes that have a cold load of their own, or start without one; every other is compared with
-/// that of the differential lane. Routing has sentinels, adapters, partial updates and those in
-/// kernel format.
-const OWN: [LaneName; 4] =
-    [LaneName::Routing, LaneName::Adapters, LaneName::Partial, LaneName::Kernel];
+/// Lanes with a cold load of their own, or, as routing has sentinels, with no need of one: every
+/// other lane is compared with one that all share.
+const OWN_COLD: [LaneName; 5] = [
+    LaneName::Routing,
+    LaneName::Adapters,
+    LaneName::Partial,
+    LaneName::Kernel,
+    LaneName::Placement,
+];
 
 /// What a lane leaves.
 struct Part {
@@ -36,7 +40,7 @@ struct Part {
 #[must_use]
 pub fn run(inputs: &Inputs, factory: &dyn EngineFactory, progress: &dyn Progress) -> Record {
     let (began, hello) = (Instant::now(), OnceLock::new());
-    let has_cold = inputs.lanes.iter().any(|lane| !OWN.contains(lane));
+    let has_cold = inputs.lanes.iter().any(|lane| !OWN_COLD.contains(lane));
     let lane = |orders: &Arc<Orders>| Lane {
         inputs,
         factory,
@@ -101,6 +105,7 @@ fn drive(name: LaneName, lane: &mut Lane<'_, '_>) {
         LaneName::Partial => partial::run(lane),
         LaneName::Kernel => kernel_format::run(lane),
         LaneName::Tiers => tiers::run(lane),
+        LaneName::Placement => placement::run(lane),
     }
 }
 

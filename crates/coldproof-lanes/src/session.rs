@@ -15,6 +15,7 @@ use coldproof_contract::words::{
 use crate::census;
 use crate::driver::{ArmEnded, ArmResult, Driver};
 use crate::engine::{EngineError, EngineUnderTest, ReadBackRequest, Reply, WakeTag};
+use crate::expert_maps;
 use crate::inputs::{Delivery, Format, Inputs};
 use crate::orders::Orders;
 use crate::places::Places;
@@ -175,7 +176,8 @@ pub(crate) fn look(
     topology: Topology,
 ) -> ArmResult<Slots> {
     let applied = std::mem::take(&mut driver.applied);
-    let places = Places::of(inputs, topology, &applied);
+    let experts = driver.placement.clone();
+    let places = Places::of(inputs, topology, (&applied, experts.as_ref()));
     let looked = look_at(driver, &places, topology);
     driver.applied = applied;
     looked
@@ -190,8 +192,9 @@ pub(crate) fn look_at(
     places: &Places<'_>,
     topology: Topology,
 ) -> ArmResult<Slots> {
-    let slots = slots_of(&driver.claims()?);
-    let mut facts = Vec::new();
+    let claims = driver.claims()?;
+    let slots = slots_of(&claims);
+    let (mut facts, mut maps) = (Vec::new(), Vec::new());
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
     let counted = driver.graphs.is_some();
     let orders = Arc::clone(&driver.orders);
@@ -205,9 +208,13 @@ pub(crate) fn look_at(
                 facts.push((rank, fact));
             }
         }
+        maps = expert_maps::read(engine, &claims, &slots)?;
         if counted { engine.graph_nodes() } else { Ok(Vec::new()) }
     })?;
     census::again(driver, nodes);
+    for (rank, map) in maps {
+        driver.record(rank, Fact::ExpertMap(map));
+    }
     for (rank, fact) in facts {
         driver.record(rank, Fact::ReadBack(fact));
     }

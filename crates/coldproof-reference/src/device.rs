@@ -8,7 +8,7 @@ use coldproof_contract::evidence::{Fact, LaunchFact, RequestStage};
 use coldproof_contract::words::{Address, StorageId};
 
 use crate::arena::{Allocation, Arena, ArenaConfig, ArenaError, Pattern, Region};
-use crate::collective::CollectiveError;
+use crate::collective::{CollectiveError, Contributions};
 use crate::graph::{Graph, Node, Stream};
 use crate::groups::Groups;
 use crate::kernels::{Context, Kernel};
@@ -138,6 +138,20 @@ impl Device {
     #[must_use]
     pub const fn groups(&self) -> &Groups {
         &self.groups
+    }
+
+    /// Puts in values and takes out those of every rank that holds other experts of the same part.
+    ///
+    /// # Errors
+    /// Any fatal [`DeviceError`]; the device is dead after it and the other ranks are told.
+    pub fn exchange_experts(
+        &mut self,
+        name: &'static str,
+        values: Vec<f32>,
+    ) -> Result<Contributions, DeviceError> {
+        self.alive()?;
+        let all = self.groups.experts.exchange(name, values, self.deadline, &self.cancel);
+        all.map_err(|source| self.die(DeviceError::Collective { kernel: name, source }))
     }
 
     /// Runs a kernel, or records it where a capture is going on.

@@ -13,6 +13,7 @@ mod error;
 mod graphs;
 mod images;
 mod kernel_format;
+mod placement;
 mod probe;
 mod promise;
 mod ready;
@@ -28,7 +29,9 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use coldproof_checkpoint::{Lora, TensorRef};
 use coldproof_contract::evidence::Fact;
-use coldproof_contract::words::{Address, Generation, Rank, Topology, TransactionId};
+use coldproof_contract::words::{
+    Address, ExpertPlacement, Generation, Rank, Topology, TransactionId,
+};
 
 pub use config::{EngineConfig, KvTiers, RANKS_MAX};
 pub use control::BATCH_MAX;
@@ -117,6 +120,19 @@ impl Engine {
     pub fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Result<(), EngineError> {
         let lora = lora(folder)?;
         self.each(|core| core.load_adapter(name, &lora))
+    }
+
+    /// Says where the experts of every module are from here on. Those that are loaded move between
+    /// ranks in place, and the maps that the forward reads with them; where none are, the next load
+    /// goes by it, and so does every later one.
+    ///
+    /// # Errors
+    /// Experts on one rank of ep; an engine that serves, sleeps or is in a transaction; a version
+    /// that is not above the one in force; a module that has no experts, or whose experts are not
+    /// each placed once. All of it before the first write.
+    pub fn place_experts(&mut self, placement: &ExpertPlacement) -> Result<(), EngineError> {
+        let placement = Arc::new(placement.clone());
+        self.command(|replicas| replicas.place_experts(&placement))
     }
 
     /// Admits no more requests.

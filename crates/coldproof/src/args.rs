@@ -92,6 +92,8 @@ pub enum LaneArg {
     Kernel,
     /// Host and file tiers below the KV cache, across an update and restarts.
     Tiers,
+    /// Experts that move between ranks, and an update after that.
+    Placement,
 }
 
 /// Steps that a trainer may forget.

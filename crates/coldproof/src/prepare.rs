@@ -10,6 +10,7 @@ use coldproof_contract::words::Topology;
 use coldproof_lanes::adapter_swap::AdapterPair;
 use coldproof_lanes::inputs::{Delivery, Inputs};
 use coldproof_lanes::payload::Payload;
+use coldproof_lanes::placement;
 use coldproof_lanes::requests::{ImageShape, Requests};
 
 use crate::error::Failure;
@@ -105,7 +106,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
     let (sentinel_plan, sentinels) = sentinels(settings, loader, &to, &made)?;
     let spellings = spellings(settings, loader, &to, &made, &mut headers)?;
     let partial = partial(settings, (&from, &to), &made, &mut headers)?;
-    let lanes = lanes(settings, &to.model, !partial.is_empty(), &mut notes);
+    let lanes = lanes(settings, (&to, topology), !partial.is_empty(), &mut notes)?;
     let inputs = Inputs {
         from: a,
         to: b,
@@ -164,25 +165,36 @@ fn checkpoints(
 }
 
 /// The lanes to run. Where no source has a place, no origin can be wrong; where nothing can be
-/// updated in part, no update is.
+/// updated in part, no update is; where ranks share no experts, none move.
+///
+/// # Errors
+/// Nothing else was asked for than experts that move.
 fn lanes(
     settings: &ProveSettings,
-    model: &Model,
+    (to, topology): (&Read, Topology),
     partial: bool,
     notes: &mut Vec<String>,
-) -> BTreeSet<LaneName> {
+) -> Result<BTreeSet<LaneName>, Failure> {
     let mut lanes = settings.lanes.clone();
+    let moves = placement::applies(&to.rules, topology);
+    if !moves && lanes.remove(&LaneName::Placement) && lanes.is_empty() {
+        return Err(Failure::usage(
+            "--lane",
+            "no two ranks share the experts of this model: none can move",
+            "give a model that has experts and --ep 2 or more, or leave placement out",
+        ));
+    }
     if !partial && lanes.remove(&LaneName::Partial) {
         notes.push("A and B have no half of their slots in common: no partial update".to_owned());
     }
-    if let Model::Outline(outline) = model {
+    if let Model::Outline(outline) = &to.model {
         lanes.remove(&LaneName::Routing);
         let what = &outline.model_type;
         notes.push(format!(
             "the catalogue has no places for `{what}` here: a cold load is the baseline"
         ));
     }
-    lanes
+    Ok(lanes)
 }
 
 /// What is delivered of B.

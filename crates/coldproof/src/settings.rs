@@ -342,13 +342,14 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
         LaneArg::Partial => LaneName::Partial,
         LaneArg::Kernel => LaneName::Kernel,
         LaneArg::Tiers => LaneName::Tiers,
+        LaneArg::Placement => LaneName::Placement,
     };
     if typed.is_empty() {
         let has_what_it_needs = |one: &&LaneArg| match one {
             LaneArg::Adapters => adapters,
-            // No other adapter begins an update of some slots or in kernel format, or is started
-            // with tiers.
-            LaneArg::Partial | LaneArg::Kernel | LaneArg::Tiers => embedded,
+            // No other adapter begins an update of some slots or in kernel format, is started with
+            // tiers, or moves experts.
+            LaneArg::Partial | LaneArg::Kernel | LaneArg::Tiers | LaneArg::Placement => embedded,
             _ => true,
         };
         return Ok(all.filter(has_what_it_needs).map(lane).collect());
@@ -359,6 +360,7 @@ fn lanes(typed: &[LaneArg], adapters: bool, embedded: bool) -> Result<BTreeSet<L
         (LaneArg::Partial, "the partial lane", "begins an update of some slots"),
         (LaneArg::Kernel, "the kernel lane", "begins an update in kernel format"),
         (LaneArg::Tiers, "the tiers lane", "is started with KV tiers"),
+        (LaneArg::Placement, "the placement lane", "moves experts"),
     ];
     let own = own.iter().find(|(lane, ..)| typed.contains(lane) && !embedded);
     if let Some((_, lane, what)) = own {
@@ -386,7 +388,9 @@ fn judged_by(lanes: &BTreeSet<LaneName>) -> Vec<RequiredItem> {
     for lane in lanes {
         match lane {
             LaneName::Differential => required.extend([1, 2, 3, 4].map(RequiredItem::Category)),
-            LaneName::Routing => required.extend([RequiredItem::Category(5)]),
+            LaneName::Routing | LaneName::Placement => {
+                required.extend([RequiredItem::Category(5)]);
+            }
             LaneName::Names => required.extend([RequiredItem::Category(6)]),
             LaneName::Caches | LaneName::Adapters | LaneName::Tiers => {
                 required.extend([RequiredItem::Category(7)]);

@@ -176,6 +176,10 @@ impl<'r> Comparison<'r> {
         let mut places = None;
         for (key, read) in &phase.read_backs {
             let Some(wanted) = reference.phase.read_backs.get(key) else { continue };
+            // What moved is compared by source.
+            if phase.has_moved(key.1.owner(), reference.phase) {
+                continue;
+            }
             let Some(slot) = slot_at(arm, index, *key) else {
                 let text = format!("`{}` was read back and is not registered", key.1);
                 self.gaps.insert((None, text));

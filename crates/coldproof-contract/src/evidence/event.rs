@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AdapterFact, AllocFact, ApplicationFact, CacheFact, CensusFact, ClaimFact, ControlFact,
-    FreeFact, LaunchFact, LogitsFact, ManifestFact, NodeFact, OriginsFact, PhaseFact, PostLoadFact,
-    Provenance, ReadBackFact, ReceiptFact, RegionFact, ReorderedFact, SlotFact, SourceReadBackFact,
-    StateFact, StepFact, UncontrolledFact,
+    ExpertMapFact, ExpertPlacementFact, FreeFact, LaunchFact, LogitsFact, ManifestFact, NodeFact,
+    OriginsFact, PhaseFact, PostLoadFact, Provenance, ReadBackFact, ReceiptFact, RegionFact,
+    ReorderedFact, SlotFact, SourceReadBackFact, StateFact, StepFact, UncontrolledFact,
 };
-use crate::words::Rank;
+use crate::words::{ExpertPlacement, Rank};
 
 /// One line of an evidence file. Events are sorted by (arm, step, rank, seq), not by arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,8 @@ pub enum Fact {
     Manifest(ManifestFact),
     /// The lane loads an adapter under a name.
     Adapter(AdapterFact),
+    /// The lane ordered where experts are from here on.
+    ExpertsPlaced(ExpertPlacement),
     /// A slot, as the engine registers it.
     Slot(SlotFact),
     /// The allocator handed out a block.
@@ -60,6 +62,10 @@ pub enum Fact {
     State(StateFact),
     /// A cache, as the engine states it.
     Cache(CacheFact),
+    /// Where experts are, as the engine states it.
+    ExpertPlacement(ExpertPlacementFact),
+    /// The map of experts, read by the probe.
+    ExpertMap(ExpertMapFact),
     /// A slot's bytes, read by the probe.
     ReadBack(ReadBackFact),
     /// A checkpoint tensor, put together again from all ranks' slots.
@@ -93,12 +99,14 @@ impl Fact {
             | Self::Phase(_)
             | Self::Manifest(_)
             | Self::Adapter(_)
+            | Self::ExpertsPlaced(_)
             | Self::Uncontrolled(_) => Provenance::Driven,
             Self::Slot(_)
             | Self::Application(_)
             | Self::PostLoad(_)
             | Self::State(_)
             | Self::Cache(_)
+            | Self::ExpertPlacement(_)
             | Self::Claim(_)
             | Self::Receipt(_) => Provenance::Claimed,
             Self::Alloc(_)
@@ -106,6 +114,7 @@ impl Fact {
             | Self::Region(_)
             | Self::Node(_)
             | Self::Launch(_)
+            | Self::ExpertMap(_)
             | Self::ReadBack(_)
             | Self::SourceReadBack(_)
             | Self::Origins(_)

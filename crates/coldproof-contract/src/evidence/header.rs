@@ -151,6 +151,8 @@ pub enum LaneName {
     Kernel,
     /// Blocks below the KV cache across an update and restarts.
     Tiers,
+    /// Experts that move between ranks, and an update after that.
+    Placement,
 }
 
 impl LaneName {

@@ -4,6 +4,7 @@
 mod census;
 mod difference;
 mod event;
+mod experts;
 mod facts;
 mod header;
 mod provenance;
@@ -13,6 +14,7 @@ mod view;
 pub use census::{CensusFact, census_digest};
 pub use difference::{Absence, Comparison, Difference, Holds, PieceDifference, Tally};
 pub use event::{Event, Fact};
+pub use experts::{ExpertMapFact, ExpertPlacementFact};
 pub use facts::{
     AdapterFact, AllocFact, ApplicationFact, ArgAccess, ArgFact, CacheFact, ClaimFact, ControlFact,
     FreeFact, LaunchFact, LogitsFact, LogitsRow, ManifestFact, NodeFact, OriginRun, OriginsFact,
@@ -26,7 +28,7 @@ pub use header::{
 };
 pub use provenance::{Claimed, Observed, Provenance};
 pub use record::{Record, RecordError};
-pub use view::{Answers, ArmView, PhaseView, Seen, SlotKey, StepView, View};
+pub use view::{Answers, ArmView, ExpertsKey, PhaseView, Seen, SlotKey, StepView, View};
 
 /// The format version on line 1 of an evidence file.
 pub const SCHEMA: &str = "coldproof.evidence/1";

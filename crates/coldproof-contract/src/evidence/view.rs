@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     AdapterFact, ApplicationFact, ArmHeader, CacheFact, CensusFact, CheckpointHeader, ClaimFact,
-    Claimed, ControlFact, Event, Fact, Header, LaneName, LaunchFact, LogitsFact, ManifestFact,
-    NodeFact, Observed, OriginsFact, PostLoadFact, ReadBackFact, ReceiptFact, Record,
-    ReorderedFact, SlotFact, SourceHeader, SourceReadBackFact, StateFact, StepOutcome,
-    UncontrolledFact,
+    Claimed, ControlFact, Event, ExpertMapFact, ExpertPlacementFact, Fact, Header, LaneName,
+    LaunchFact, LogitsFact, ManifestFact, NodeFact, Observed, OriginsFact, PostLoadFact,
+    ReadBackFact, ReceiptFact, Record, ReorderedFact, SlotFact, SourceHeader, SourceReadBackFact,
+    StateFact, StepOutcome, UncontrolledFact,
 };
 use crate::routing::SourceRule;
-use crate::words::{CheckpointLabel, Packing, Rank, SlotName, StepName};
+use crate::words::{CheckpointLabel, ExpertPlacement, Packing, Rank, SlotName, StepName};
 
 /// A claim about a slot: what reads it gives no sign of a zero.
 const ZERO_BLIND: &str = "zero-sign-unseen";
@@ -52,6 +52,9 @@ pub struct StepView {
 /// A slot on a rank.
 pub type SlotKey<'r> = (Rank, &'r SlotName);
 
+/// A layer's experts on a rank.
+pub type ExpertsKey<'r> = (Rank, &'r str);
+
 /// Answers to requests, by name, mode and a number.
 pub type Answers<'r> = BTreeMap<(&'r str, &'r str, u32), Observed<Seen<'r, LogitsFact>>>;
 
@@ -76,10 +79,14 @@ pub struct PhaseView<'r> {
     pub preserved: BTreeSet<&'r SlotName>,
     /// Adapters that were loaded, in order.
     pub adapters: Vec<Seen<'r, AdapterFact>>,
+    /// Where experts are at its end, by the lane's last order in the arm; none: consecutive.
+    pub experts: Option<&'r ExpertPlacement>,
     /// Slots as last registered in the phase.
     pub slots: BTreeMap<SlotKey<'r>, Claimed<Seen<'r, SlotFact>>>,
     /// Configuration as last stated in the phase, by (rank, owner, name).
     pub states: BTreeMap<(Rank, &'r str, &'r str), Claimed<Seen<'r, StateFact>>>,
+    /// Where experts are, as last stated in the phase.
+    pub stated_experts: BTreeMap<ExpertsKey<'r>, Claimed<Seen<'r, ExpertPlacementFact>>>,
     /// Caches, as stated, in order.
     pub caches: Vec<Claimed<Seen<'r, CacheFact>>>,
     /// Applications, in order.
@@ -94,6 +101,8 @@ pub struct PhaseView<'r> {
     pub nodes: Vec<Observed<Seen<'r, NodeFact>>>,
     /// Launches.
     pub launches: Vec<Observed<Seen<'r, LaunchFact>>>,
+    /// Maps of experts as read from memory.
+    pub expert_maps: BTreeMap<ExpertsKey<'r>, Observed<Seen<'r, ExpertMapFact>>>,
     /// Slots as read back.
     pub read_backs: BTreeMap<SlotKey<'r>, Observed<Seen<'r, ReadBackFact>>>,
     /// Sources as put together again.
@@ -128,6 +137,26 @@ impl<'r> PhaseView<'r> {
             Packing::ColumnsPermuted { permutation } => Some(permutation),
             _ => None,
         })
+    }
+
+    /// Whether a loaded engine moved its experts in it, and updated nothing.
+    #[must_use]
+    pub fn moves_experts(&self) -> bool {
+        let taken = |name: StepName| self.steps.iter().any(|step| step.name == name);
+        taken(StepName::PlaceExperts) && !taken(StepName::Load) && !taken(StepName::Update)
+    }
+
+    /// The version of the placement of experts at its end.
+    #[must_use]
+    pub fn experts_version(&self) -> u64 {
+        self.experts.map_or(0, |experts| experts.version)
+    }
+
+    /// Whether the experts of a module are elsewhere at the end of another phase.
+    #[must_use]
+    pub fn has_moved(&self, module: &str, other: &Self) -> bool {
+        let places = |phase: &Self| phase.experts.and_then(|experts| experts.layer(module));
+        places(self) != places(other)
     }
 
     /// Whether a rank says that this slot can only be read without the sign of its zeros.
@@ -186,7 +215,9 @@ impl<'r> ArmView<'r> {
     /// Phases after an update that went well, with their ordinals.
     pub fn updated(&self) -> impl Iterator<Item = (usize, &PhaseView<'r>)> {
         let phases = self.phases.iter().enumerate();
-        phases.filter(|(_, phase)| phase.from.is_some() && phase.failed_step().is_none())
+        phases.filter(|(_, phase)| {
+            phase.from.is_some() && phase.failed_step().is_none() && !phase.moves_experts()
+        })
     }
 
     /// The last phase before `index` that ended at `label`.
@@ -221,7 +252,10 @@ impl<'r> View<'r> {
             for event in &events {
                 place(&mut phases, event);
             }
+            let mut experts = None;
             for phase in &mut phases {
+                experts = phase.experts.or(experts);
+                phase.experts = experts;
                 phase.preserved = preserved_by(phase, rules_at(header, phase.at));
             }
             ArmView { header: arm, phases, events }
@@ -458,6 +492,7 @@ fn place<'r>(phases: &mut Vec<PhaseView<'r>>, event: &'r Event) {
         Fact::Manifest(fact) => phase.manifests.push(seen(event, fact)),
         Fact::Adapter(fact) => phase.adapters.push(seen(event, fact)),
         Fact::Uncontrolled(fact) => phase.uncontrolled.push(seen(event, fact)),
+        Fact::ExpertsPlaced(experts) => phase.experts = Some(experts),
         _ => place_claim(phase, event),
     }
 }
@@ -470,6 +505,10 @@ fn place_claim<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
         Fact::State(fact) => {
             let key = (event.rank, fact.owner.as_str(), fact.name.as_str());
             phase.states.insert(key, Claimed(seen(event, fact)));
+        }
+        Fact::ExpertPlacement(fact) => {
+            let key = (event.rank, fact.layer.as_str());
+            phase.stated_experts.insert(key, Claimed(seen(event, fact)));
         }
         Fact::Cache(fact) => phase.caches.push(Claimed(seen(event, fact))),
         Fact::Application(fact) => phase.applications.push(Claimed(seen(event, fact))),
@@ -484,6 +523,10 @@ fn place_observation<'r>(phase: &mut PhaseView<'r>, event: &'r Event) {
     match &event.fact {
         Fact::Node(fact) => phase.nodes.push(Observed(seen(event, fact))),
         Fact::Launch(fact) => phase.launches.push(Observed(seen(event, fact))),
+        Fact::ExpertMap(fact) => {
+            let key = (event.rank, fact.layer.as_str());
+            phase.expert_maps.insert(key, Observed(seen(event, fact)));
+        }
         Fact::ReadBack(fact) => {
             phase.read_backs.insert((event.rank, &fact.slot), Observed(seen(event, fact)));
         }

@@ -8,7 +8,7 @@ use crate::derived::read_text;
 use crate::evidence::{ArmView, Difference, Holds, PhaseView, PostLoadStage};
 use crate::routing::{Placement, PlacementError, SourceRule};
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
-use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
+use crate::words::{ExpertPlacement, Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
 /// Judges what engines claim of their applications. Byte differences are judged by [`check`],
 /// after the rooms whose findings explain some of them.
@@ -26,8 +26,11 @@ pub(crate) fn check_claims(case: &mut Case<'_, '_>) {
     }
 }
 
-/// Where sources belong on the ranks of an arm, by the rules of its last phase.
-type Placed<'r> = Option<(&'r [SourceRule], Result<Placement, PlacementError>)>;
+/// What a placement follows from: the rules of a phase, and where experts are at its end.
+type Places<'r> = (&'r [SourceRule], Option<&'r ExpertPlacement>);
+
+/// Where sources belong on the ranks of an arm, as of its last phase.
+type Placed<'r> = Option<(Places<'r>, Result<Placement, PlacementError>)>;
 
 /// Judges category 3.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -57,7 +60,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
 fn accounts<'r>(
     case: &mut Case<'_, 'r>,
     site: (usize, usize),
-    (arm, phase): (&ArmView<'_>, &PhaseView<'_>),
+    (arm, phase): (&ArmView<'r>, &PhaseView<'r>),
     placed: &mut Placed<'r>,
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
@@ -76,8 +79,10 @@ fn accounts<'r>(
         let text = format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
         case.cover(Room::Lifecycle).undecided.insert(text);
     };
-    let known = placed.take().filter(|(of, _)| std::ptr::eq(*of, rules));
-    let now = known.unwrap_or_else(|| (rules, Placement::of(rules, arm.header.topology)));
+    let same = |of: Places<'_>| std::ptr::eq(of.0, rules) && of.1 == phase.experts;
+    let known = placed.take().filter(|(of, _)| same(*of));
+    let place = || Placement::with_experts(rules, arm.header.topology, phase.experts);
+    let now = known.unwrap_or_else(|| ((rules, phase.experts), place()));
     let placement = match &placed.insert(now).1 {
         Ok(placement) => placement,
         Err(error) => return undecided(case, error.clone().into()),

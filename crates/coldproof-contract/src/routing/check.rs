@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::experts::SeenExperts;
 use super::facts::{Mismatch, decoded, expected};
-use super::{Placement, SourceRule, exchanged, passed_over};
+use super::{Placement, SourceRule, exchanged, experts, passed_over};
 use crate::evidence::{ArmView, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
 use crate::words::{Rank, SlotName};
@@ -19,6 +20,14 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     }
     exchanged::check(case);
     padding(case);
+    let seen = experts::check(case);
+    cover(case);
+    cover_experts(case, seen);
+}
+
+/// What the routing lane showed.
+fn cover(case: &mut Case<'_, '_>) {
+    let view = case.view;
     // The lane may load B cold at its own topology as well; that arm decodes nothing.
     let mut lanes = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Routing);
     let lane = lanes.find(|arm| arm.phases.iter().any(|phase| phase.from.is_some()));
@@ -40,6 +49,22 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         lane.header.topology.size(),
         coverage.checks
     );
+}
+
+/// What the placement lane showed beside it, or alone.
+fn cover_experts(case: &mut Case<'_, '_>, seen: SeenExperts) {
+    if !case.view.ran(LaneName::Placement) {
+        return;
+    }
+    let coverage = case.cover(Room::Routing);
+    coverage.covered = true;
+    coverage.checks += seen.maps + seen.sources;
+    let SeenExperts { maps, sources } = seen;
+    let text = format!("{maps} maps of experts as ordered, {sources} of their sources in place");
+    coverage.proven = match coverage.proven.as_str() {
+        "" => text,
+        proven => format!("{proven}; {text}"),
+    };
 }
 
 fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {

@@ -19,7 +19,7 @@ pub(super) fn place(cut: &Cut<'_>, factor: Factor, weight: [u64; 2], of: &Shardi
     cut.check_size(&rule.shape)?;
     let here = Cut { rule: &rule, ..*cut };
     // A rank without the expert has room for as much of it as one that has it.
-    let anywhere = Cut { expert_parts: 1, expert_part: 0, ..here };
+    let anywhere = Cut { expert_parts: 1, expert_part: 0, placed: None, ..here };
     let ((pieces, shape), (everywhere, _)) = (here.place()?, anywhere.place()?);
     let mut held: Vec<Span> = Vec::new();
     for span in everywhere.iter().filter_map(|piece| piece.source_fragment.0.get(own)) {

@@ -3,11 +3,13 @@
 mod check;
 mod error;
 mod exchanged;
+mod experts;
 mod factor;
 mod facts;
 mod passed_over;
 mod placement;
 mod rules;
+mod stacks;
 mod stage;
 
 pub(crate) use check::check;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Piece, PlacementError, SourceRule};
-use crate::words::{Fragment, Rank, SlotName, Span, Topology};
+use crate::words::{ExpertPlacement, Fragment, Rank, SlotName, Span, Topology};
 
 /// A piece with the source that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +39,26 @@ impl Placement {
     /// The most places, one for each source and each rank that may have it.
     pub const PLACES_MAX: u64 = 1 << 21;
 
-    /// Places every source on every rank.
+    /// Places every source on every rank, experts consecutively.
     ///
     /// # Errors
     /// A source that cannot be placed; one of a rank that there is not; too many places; sources
     /// of one slot that disagree on its shape or fill the same elements; elements that nothing
     /// fills, in a slot that declares no padding.
     pub fn of(rules: &[SourceRule], topology: Topology) -> Result<Self, PlacementError> {
+        Self::with_experts(rules, topology, None)
+    }
+
+    /// Places every source on every rank, experts as they were placed.
+    ///
+    /// # Errors
+    /// As [`Placement::of`]; experts that were not placed each on one of the ranks, as many on
+    /// each.
+    pub fn with_experts(
+        rules: &[SourceRule],
+        topology: Topology,
+        experts: Option<&ExpertPlacement>,
+    ) -> Result<Self, PlacementError> {
         let (mut shared, mut own) = (Vec::new(), BTreeMap::<Rank, Vec<&SourceRule>>::new());
         for rule in rules {
             match rule.own_rank() {
@@ -64,7 +77,7 @@ impl Placement {
         for rank in topology.ranks() {
             let own = own.get(&Rank { dp: 0, ..rank }).into_iter().flatten();
             let here = shared.iter().chain(own).filter(|rule| rule.is_on(topology, rank));
-            slots.insert(rank, place_rank(here.copied(), topology, rank)?);
+            slots.insert(rank, place_rank(here.copied(), (topology, experts), rank)?);
         }
         let sources = rules.iter().map(|rule| rule.source.clone()).collect();
         Ok(Self { topology, sources, slots })
@@ -103,12 +116,12 @@ struct Draft<'a> {
 
 fn place_rank<'a>(
     rules: impl Iterator<Item = &'a SourceRule>,
-    topology: Topology,
+    (topology, experts): (Topology, Option<&ExpertPlacement>),
     rank: Rank,
 ) -> Result<BTreeMap<SlotName, SlotPlacement>, PlacementError> {
     let mut drafts: BTreeMap<&SlotName, Draft<'_>> = BTreeMap::new();
     for rule in rules {
-        let (pieces, shape) = rule.pieces(topology, rank)?;
+        let (pieces, shape) = rule.pieces_of(topology, rank, experts)?;
         let draft = drafts.entry(&rule.slot).or_insert_with(|| Draft {
             placed: SlotPlacement {
                 shape: shape.clone(),

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{PlacementError, Stage, factor};
-use crate::words::{Dtype, Factor, Fragment, Rank, SlotName, Span, Topology};
+use crate::words::{
+    Dtype, ExpertPlace, ExpertPlacement, Factor, Fragment, Rank, SlotName, Span, Topology,
+};
 
 /// Which part of a fused qkv projection a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -189,8 +191,9 @@ impl Piece {
 
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
-    /// the slot there (padding included). A rank that holds none of the source has no pieces. Which
-    /// ranks have the slot by this rule is not asked: see [`SourceRule::is_on`].
+    /// the slot there (padding included), with consecutive experts on each rank. A rank that holds
+    /// none of the source has no pieces. Which ranks have the slot by this rule is not asked: see
+    /// [`SourceRule::is_on`].
     ///
     /// # Errors
     /// A rank outside the topology, an axis that cannot be cut, or a shape that does not fit the
@@ -199,6 +202,16 @@ impl SourceRule {
         &self,
         topology: Topology,
         rank: Rank,
+    ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
+        self.pieces_of(topology, rank, None)
+    }
+
+    /// The same with experts as they were placed.
+    pub(super) fn pieces_of(
+        &self,
+        topology: Topology,
+        rank: Rank,
+        experts: Option<&ExpertPlacement>,
     ) -> Result<(Vec<Piece>, Vec<u64>), PlacementError> {
         if !topology.contains(rank) {
             return Err(PlacementError::Rank { rank, topology });
@@ -209,11 +222,27 @@ impl SourceRule {
             part: u64::from(rank.tp),
             expert_parts: u64::from(topology.ep),
             expert_part: u64::from(rank.ep),
+            placed: experts.and_then(|experts| experts.layer(self.slot.owner())),
         };
         cut.check_size(&self.shape)?;
         let (pieces, shape) = cut.place()?;
         cut.check_size(&shape)?;
         Ok((pieces, shape))
+    }
+
+    /// Experts of the model, where the slot is a stack of some of them.
+    #[must_use]
+    pub fn experts(&self) -> Option<u64> {
+        match self.sharding {
+            Sharding::ExpertGateUp { experts, .. } | Sharding::ExpertRow { experts, .. } => {
+                Some(experts)
+            }
+            Sharding::FusedExpertsGateUp
+            | Sharding::FusedExpertsRow
+            | Sharding::FusedExpertsInputs
+            | Sharding::FusedExperts => self.shape.first().copied(),
+            _ => None,
+        }
     }
 
     /// Whether a rank has the slot by this rule.
@@ -248,6 +277,8 @@ pub(super) struct Cut<'a> {
     /// The same for experts.
     pub(super) expert_parts: u64,
     pub(super) expert_part: u64,
+    /// Where each expert is, where they are not consecutive.
+    pub(super) placed: Option<&'a [ExpertPlace]>,
 }
 
 pub(super) type Placed = Result<(Vec<Piece>, Vec<u64>), PlacementError>;
@@ -437,46 +468,6 @@ impl Cut<'_> {
         Ok((vec![self.piece(0, self.span(0, per_part), target, &shape)], shape))
     }
 
-    /// Puts an expert's pieces behind a leading axis of experts.
-    fn stack(&self, expert: u64, experts: u64, pieces: Vec<Piece>, shape: Vec<u64>) -> Placed {
-        self.axes(2)?;
-        if expert >= experts {
-            return Err(self.misfit(format!("expert {expert} is not among {experts}")));
-        }
-        let held = self.experts_held(experts)?;
-        let stacked = std::iter::once(held.len()).chain(shape).collect();
-        if !(held.start..held.end).contains(&expert) {
-            return Ok((Vec::new(), stacked));
-        }
-        let at = Span::new(expert - held.start, expert - held.start + 1);
-        let behind = |piece: Piece| {
-            let spans = std::iter::once(at).chain(piece.slot_fragment.0).collect();
-            Piece { slot_fragment: Fragment(spans), ..piece }
-        };
-        Ok((pieces.into_iter().map(behind).collect(), stacked))
-    }
-
-    /// Experts of this rank: consecutive ones, as many on each.
-    fn experts_held(&self, experts: u64) -> Result<Span, PlacementError> {
-        let (parts, part) = (self.expert_parts, self.expert_part);
-        if !experts.is_multiple_of(parts) {
-            let source_name = self.rule.source.clone();
-            return Err(PlacementError::Uneven { source_name, axis: 0, extent: experts, parts });
-        }
-        let each = experts / parts;
-        Ok(Span::new(part * each, (part + 1) * each))
-    }
-
-    /// Of pieces of all experts, those of this rank's.
-    fn own_experts(&self, (pieces, shape): (Vec<Piece>, Vec<u64>)) -> Placed {
-        let held = self.experts_held(self.extent(0)?)?;
-        let own = |piece: Piece| Piece {
-            source_fragment: piece.source_fragment.with(0, held),
-            slot_fragment: piece.slot_fragment.with(0, Span::new(0, held.len())),
-        };
-        Ok((pieces.into_iter().map(own).collect(), replaced(&shape, 0, held.len())))
-    }
-
     /// The rank's rows of each section, one section after another.
     fn sections(&self, sections: &[Section]) -> Placed {
         let all = sections.iter().try_fold(0_u64, |all, section| all.checked_add(section.rows));
@@ -523,7 +514,7 @@ impl Cut<'_> {
     }
 }
 
-fn replaced(shape: &[u64], axis: usize, extent: u64) -> Vec<u64> {
+pub(super) fn replaced(shape: &[u64], axis: usize, extent: u64) -> Vec<u64> {
     let mut shape = shape.to_vec();
     if let Some(slot) = shape.get_mut(axis) {
         *slot = extent;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::launched;
 use super::{StateError, StateInventory, StateRule, StateSighting, StateSightings};
+use super::{experts, launched};
 use crate::derived::read_text;
 use crate::digest;
 use crate::evidence::{Absence, ArmView, Difference, LaneName, PhaseView};
@@ -23,6 +23,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         }
         launched::check(case, index, arm);
     }
+    experts::check(case);
     for absence in &comparison.absences {
         absent(case, absence);
     }

@@ -1,6 +1,7 @@
 //! Category 4, reload state preservation: what the forward reads survives or is rebuilt.
 
 mod check;
+mod experts;
 mod launched;
 mod rules;
 

@@ -19,6 +19,7 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
         LaneName::Names,
         LaneName::Caches,
         LaneName::Tiers,
+        LaneName::Placement,
         LaneName::Routing,
         LaneName::Adapters,
         LaneName::Partial,

@@ -199,9 +199,12 @@ fn categories(
 
 /// What the engine cannot do of what the room's lanes ask.
 fn unsupported(view: &View<'_>, room: Room) -> Option<String> {
-    let beside = [LaneName::Adapters, LaneName::Tiers];
-    let others = beside.into_iter().filter(|_| room == Room::Caches);
-    view.unsupported(lane_of(room)).or_else(|| others.into_iter().find_map(|l| view.unsupported(l)))
+    let beside: &[LaneName] = match room {
+        Room::Caches => &[LaneName::Adapters, LaneName::Tiers],
+        Room::Routing => &[LaneName::Placement],
+        _ => &[],
+    };
+    view.unsupported(lane_of(room)).or_else(|| beside.iter().find_map(|l| view.unsupported(*l)))
 }
 
 /// The lane whose evidence a room is judged by.
@@ -224,7 +227,8 @@ fn lacking(view: &View<'_>, room: Room) -> Option<String> {
         Room::Storage => cannot(Ability::Graphs),
         Room::Caches => cannot(Ability::PrefixCache),
         Room::Routing => {
-            let mut arms = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Routing);
+            let lanes = [LaneName::Routing, LaneName::Placement];
+            let mut arms = view.arms.iter().filter(|arm| lanes.contains(&arm.header.lane));
             let alone = arms.all(|arm| arm.header.topology.ranks().count() == 1);
             alone.then(|| "one rank cannot show a wrong rank: give --tp 2".to_owned())
         }

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod dtype;
+mod expert;
 mod fragment;
 mod identity;
 mod packing;
@@ -13,6 +14,7 @@ mod storage;
 
 pub use adapter::{Factor, adapter_source};
 pub use dtype::Dtype;
+pub use expert::{ExpertPlace, ExpertPlacement};
 pub use fragment::{Fragment, FragmentError, Span};
 pub use identity::{CheckpointLabel, Generation, Hex128, TransactionId};
 pub use packing::Packing;

@@ -34,6 +34,8 @@ pub enum StepName {
     Resume,
     /// Load an adapter under a name.
     Adapter,
+    /// Say where experts are, and move those that are loaded.
+    PlaceExperts,
     /// Fill and reuse freed memory.
     Pressure,
     /// Read slots back.
@@ -74,6 +76,7 @@ impl StepName {
             Self::Invalidate => "invalidate",
             Self::Resume => "resume",
             Self::Adapter => "adapter",
+            Self::PlaceExperts => "place_experts",
             Self::Pressure => "pressure",
             Self::ReadBack => "read_back",
             Self::Control => "control",

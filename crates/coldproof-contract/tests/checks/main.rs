@@ -18,6 +18,7 @@ mod names;
 mod outputs;
 mod packed;
 mod partial;
+mod placement;
 mod recaptured;
 mod record;
 mod refused;

@@ -194,7 +194,8 @@ fn a_rank_has_its_experts_alone_in_either_spelling() {
         let of_all = all.slot(rank, &"slot".into()).unwrap();
         assert_eq!(of_all.shape, [2, 3, 1]);
         let source = &of_all.pieces[0].piece.source_fragment.0;
-        assert_eq!(source[0], Span::new(first, first + 2));
+        assert_eq!(source[0], Span::new(first, first + 1));
+        assert_eq!(of_all.pieces.len(), 2);
         assert_eq!(source[2], Span::new(rank.tp.into(), u64::from(rank.tp) + 1));
     }
     let uneven = Placement::of(

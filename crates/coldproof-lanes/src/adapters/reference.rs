@@ -6,7 +6,9 @@ use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_checkpoint::arch::ModelConfig;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
-use coldproof_contract::words::{Address, ByteRange, Rank, Topology, TransactionId};
+use coldproof_contract::words::{
+    Address, ByteRange, ExpertPlacement, Rank, Topology, TransactionId,
+};
 use coldproof_reference::engine as reference;
 use coldproof_reference::faults::{FaultSwitch, Variant};
 
@@ -111,6 +113,7 @@ impl Engine for Reference {
             images: self.engine.takes_images(),
             kv_tiers: true,
             adapter_updates: true,
+            expert_placement: true,
         })
     }
 
@@ -207,6 +210,10 @@ impl Engine for Reference {
 
     fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Reply<()> {
         self.engine.load_adapter(name, folder).map_err(translate)
+    }
+
+    fn place_experts(&mut self, placement: &ExpertPlacement) -> Reply<()> {
+        self.engine.place_experts(placement).map_err(translate)
     }
 
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use camino::Utf8Path;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
-use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
+use coldproof_contract::words::{Address, ByteRange, ExpertPlacement, Rank, TransactionId};
 
 use super::{Answer, Request};
 use crate::engine::{
@@ -301,6 +301,10 @@ impl Engine for ProcessEngine {
 
     fn load_adapter(&mut self, name: &str, folder: &Utf8Path) -> Reply<()> {
         self.done(&Request::LoadAdapter { name: name.to_owned(), folder: folder.to_owned() })
+    }
+
+    fn place_experts(&mut self, placement: &ExpertPlacement) -> Reply<()> {
+        self.done(&Request::PlaceExperts { placement: placement.clone() })
     }
 
     fn claims(&mut self) -> Reply<Vec<(Rank, Fact)>> {

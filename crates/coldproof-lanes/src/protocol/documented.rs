@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::{
-    Address, ByteRange, Dtype, Packing, Rank, Topology, TransactionId,
+    Address, ByteRange, Dtype, ExpertPlacement, Packing, Rank, Topology, TransactionId,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -137,6 +137,7 @@ fn capabilities() -> Capabilities {
         images: false,
         kv_tiers: false,
         adapter_updates: false,
+        expert_placement: false,
     }
 }
 
@@ -185,6 +186,7 @@ fn requests() -> Vec<Request> {
         Request::Invalidate,
         Request::Resume,
         Request::LoadAdapter { name: String::new(), folder: "folder".into() },
+        Request::PlaceExperts { placement: ExpertPlacement::default() },
         Request::Claims,
         Request::DrainClaims,
         Request::AllocatorLog,
@@ -276,13 +278,14 @@ fn a_capability_that_is_left_out_is_none() {
         images: true,
         kv_tiers: true,
         adapter_updates: true,
+        expert_placement: true,
         ..capabilities()
     })
     .unwrap();
-    for name in ["batch_max", "images", "kv_tiers", "adapter_updates"] {
+    for name in ["batch_max", "images", "kv_tiers", "adapter_updates", "expert_placement"] {
         value.as_object_mut().unwrap().remove(name);
     }
     let read = serde_json::from_value::<Capabilities>(value).unwrap();
-    let left = [read.images, read.kv_tiers, read.adapter_updates];
-    assert_eq!((read.batch_max, left), (1, [false; 3]));
+    let left = [read.images, read.kv_tiers, read.adapter_updates, read.expert_placement];
+    assert_eq!((read.batch_max, left), (1, [false; 4]));
 }

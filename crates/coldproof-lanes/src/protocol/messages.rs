@@ -3,7 +3,7 @@
 use camino::Utf8PathBuf;
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::{Fact, LaunchFact, NodeFact};
-use coldproof_contract::words::{Address, ByteRange, Rank, TransactionId};
+use coldproof_contract::words::{Address, ByteRange, ExpertPlacement, Rank, TransactionId};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
@@ -69,6 +69,9 @@ pub enum Request {
     LoadAdapter {
         name: String,
         folder: Utf8PathBuf,
+    },
+    PlaceExperts {
+        placement: ExpertPlacement,
     },
     Claims,
     DrainClaims,

@@ -106,6 +106,7 @@ fn dispatch(request: Request, engine: &mut dyn EngineUnderTest) -> Reply<Answer>
         Request::Invalidate => engine.invalidate().map(done),
         Request::Resume => engine.resume().map(done),
         Request::LoadAdapter { name, folder } => engine.load_adapter(&name, &folder).map(done),
+        Request::PlaceExperts { placement } => engine.place_experts(&placement).map(done),
         Request::Claims => engine.claims().map(|facts| Answer::Facts { facts }),
         Request::DrainClaims => engine.drain_claims().map(|facts| Answer::Facts { facts }),
         Request::Shutdown => {

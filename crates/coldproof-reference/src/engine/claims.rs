@@ -20,6 +20,7 @@ impl Core {
             facts.push(state("engine", "block_size", &block_size.to_string()));
             facts.extend(graphs.iter().map(|(name, value)| state("engine", name, value)));
             facts.extend(worker.kernel_facts());
+            facts.extend(worker.expert_facts());
             let (what, value) = ("generation".to_owned(), generation.0.to_string());
             facts.push(Fact::Claim(ClaimFact { what, value }));
             facts.extend(worker.tier_facts(cached, &version));
@@ -85,9 +86,7 @@ impl Worker {
         let kernel = |kind: &HookKind| match kind {
             HookKind::Rotary { .. } => "rope.f32_table".to_owned(),
             HookKind::Normalizer { .. } => "embed.f32_scale".to_owned(),
-            HookKind::ExpertMap { held, .. } => {
-                format!("expert_placement.linear_{}..{}", held.start, held.end)
-            }
+            HookKind::ExpertMap { .. } => "local_experts.i32_map".to_owned(),
             HookKind::Permute { .. } => "linear_permuted.act_order".to_owned(),
             HookKind::Experts { .. } => format!("expert_linear.panels_{PANEL_COLUMNS}"),
             HookKind::Absorb { .. } => "latent_attention.absorbed_bf16".to_owned(),

@@ -150,7 +150,7 @@ impl Core {
     }
 
     /// Whether one whole generation is in memory.
-    fn check_whole(&self, event: &str) -> Result<(), EngineError> {
+    pub(super) fn check_whole(&self, event: &str) -> Result<(), EngineError> {
         let residency = self.machine.residency();
         let why = match self.machine.state() {
             State::Failed { id } => {

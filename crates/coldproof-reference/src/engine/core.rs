@@ -49,6 +49,8 @@ pub(crate) struct Core {
     /// What each adapter is, by its name.
     pub(super) adapters: BTreeMap<String, Hex128>,
     pub(super) paused: bool,
+    /// The version of the placement of experts that is in force.
+    pub(super) placement_version: u64,
     pub(crate) faults: Faults,
     /// Which steps replay them.
     pub(super) graphs: GraphConfig,
@@ -99,6 +101,7 @@ impl Core {
             machine: Machine::new(),
             adapters: BTreeMap::new(),
             paused: false,
+            placement_version: 0,
             captured: Vec::new(),
             graphs: GraphConfig::default(),
             faults,
@@ -212,7 +215,8 @@ fn switched_on(config: &EngineConfig, dims: &Dims) -> Faults {
     if config.faults.is_empty() {
         return Faults::default();
     }
-    let all = Place::of(Topology::SINGLE, Rank::default());
+    // The first rank of ep has every slot that any of them has, and the first expert.
+    let all = Place::of(Topology { ep: config.topology.ep, ..Topology::SINGLE }, Rank::default());
     let kv = KvShape { blocks: 1, block_size: 1 };
     let mut builder = Builder::new(dims, all, kv);
     dims.declare(&mut builder);

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::evidence::Fact;
-use coldproof_contract::words::{Generation, Rank, Topology, TransactionId};
+use coldproof_contract::words::{ExpertPlacement, Generation, Rank, Topology, TransactionId};
 
 use super::core::Core;
 use super::request::{GenerateRequest, Output};
@@ -182,6 +182,14 @@ impl Replicas {
     pub(super) fn begin(&mut self, promise: &Promise) -> Result<TransactionId, EngineError> {
         self.held_back.clear();
         self.prepared(|core| core.check_begin(promise), |core| core.begin(promise))
+    }
+
+    /// Places experts alike in every replica.
+    pub(super) fn place_experts(
+        &mut self,
+        placement: &Arc<ExpertPlacement>,
+    ) -> Result<(), EngineError> {
+        self.prepared(|core| core.check_placement(placement), |core| core.place_experts(placement))
     }
 
     pub(super) fn apply(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {

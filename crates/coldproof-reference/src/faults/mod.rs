@@ -28,7 +28,9 @@ pub(crate) use lifecycle::{
 };
 pub(crate) use names::{finds, take_fused};
 pub(crate) use replicas::{pass_delivery_over, pass_finish_over, passed_over};
-pub(crate) use routing::{misplace_expert, replicated_pieces, taken_for};
+pub(crate) use routing::{
+    Moved, initial_pieces, misplace_expert, moved, replicated_pieces, rewrites_map, taken_for,
+};
 pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
 pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
 pub use table::FAULTS;
@@ -121,6 +123,12 @@ pub enum FaultId {
     R61,
     /// Experts of another placement.
     R63,
+    /// Experts of the first placement.
+    R63b,
+    /// A stack of experts that does not move with its map.
+    R63c,
+    /// A map that does not move with its experts.
+    R63d,
 }
 
 /// The wrong behaviour or its nearest correct one.
@@ -193,6 +201,7 @@ impl FaultRow {
             FaultId::F4_06 => Some("partial"),
             FaultId::R23 | FaultId::R32 => Some("kernel"),
             FaultId::R38 | FaultId::R41 | FaultId::R59 => Some("tiers"),
+            FaultId::R63b | FaultId::R63c | FaultId::R63d => Some("placement"),
             FaultId::R47 | FaultId::R60 | FaultId::R61 => Some("adapters"),
             _ => None,
         }
@@ -260,6 +269,9 @@ impl FaultId {
             Self::R60 => "R60",
             Self::R61 => "R61",
             Self::R63 => "R63",
+            Self::R63b => "R63b",
+            Self::R63c => "R63c",
+            Self::R63d => "R63d",
         }
     }
 }
@@ -327,7 +339,7 @@ mod tests {
             assert_eq!(row.id.as_str().parse(), Ok(row.id));
         }
         assert!(FAULTS.is_sorted_by_key(|row| row.id));
-        assert_eq!(FaultId::R63 as usize + 1, FAULTS.len());
+        assert_eq!(FaultId::R63d as usize + 1, FAULTS.len());
         let names = ["backbone.layers.0.norm.weight", "backbone.layers.2.mixer.qkv_proj.weight"];
         let names = names.map(str::to_owned);
         let object = |id: FaultId| id.row().object_in(&names);

@@ -29,13 +29,11 @@ fn split(worker: &mut Worker, name: &str, source: &Source, bytes: &[u8]) -> Resu
     let half_shape = [rows / 2, columns];
     let half_bytes = bytes.len() / (2 * experts.max(1) as usize);
     let layout = layout_of(&worker.slots, source.slot);
-    let held = source.experts.part(experts);
+    let Some(held) = source.held.clone() else { return Ok(()) };
     let owners = (0..experts).flat_map(|expert| [(expert, Half::Gate), (expert, Half::Up)]);
     for ((expert, half), part) in owners.zip(bytes.chunks_exact(half_bytes.max(1))) {
-        if !(held.start..held.end).contains(&expert) {
-            continue;
-        }
-        let target = Target::ExpertGateUp { expert: expert - held.start, half };
+        let Some(place) = held.place_of(expert) else { continue };
+        let target = Target::ExpertGateUp { expert: place, half };
         let steps = moves(&target, &half_shape, worker.shard);
         let Worker { device, slots, .. } = &mut *worker;
         write_moves(device, slots, source.slot, &layout, &steps, (&half_shape, part))?;

@@ -22,8 +22,22 @@ const TIER: FaultRow = FaultRow {
     twin: "",
 };
 
+/// What faults of experts that move have in common.
+const MOVED: FaultRow = FaultRow {
+    id: FaultId::R63b,
+    room: "routing",
+    object: "model.layers.0.mlp.experts.w13_weight",
+    others: &["*.experts.w13_weight"],
+    needs: &["*.experts.w13_weight"],
+    code: "shard-misplaced",
+    family: Some("qwen3_moe"),
+    min_ep: 2,
+    spelling: Spelling::Any,
+    ..TIER
+};
+
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 31] = [
+pub const FAULTS: [FaultRow; 34] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -482,5 +496,25 @@ pub const FAULTS: [FaultRow; 31] = [
         spelling: Spelling::PerExpert,
         fault: "a reload places experts on the ranks that had them by another placement",
         twin: "asks the map that the forward reads where each expert is",
+    },
+    FaultRow {
+        id: FaultId::R63b,
+        fault: "a reload after experts moved places them as the engine was started",
+        twin: "asks the map that the forward reads where each expert is",
+        ..MOVED
+    },
+    FaultRow {
+        id: FaultId::R63c,
+        fault: "experts move, their map with them, and one of their stacks stays where it was",
+        twin: "moves that stack once the map is rewritten",
+        ..MOVED
+    },
+    FaultRow {
+        id: FaultId::R63d,
+        object: "model.layers.0.mlp.experts.expert_map",
+        others: &["*.experts.expert_map"],
+        fault: "experts move, and the last rank of ep keeps its old map",
+        twin: "clears the map and writes it once the experts moved",
+        ..MOVED
     },
 ];

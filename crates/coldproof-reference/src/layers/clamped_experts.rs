@@ -44,12 +44,12 @@ impl ClampedExperts {
         let local = inner / builder.shard.ranks;
         let router = Router::declare(builder, &format!("{path}.mlp.router"), experts, true);
         let layer = format!("{path}.mlp.experts");
-        let ranks = ExpertRanks::declare(builder, &layer, experts);
+        let (ranks, placed) = ExpertRanks::declare(builder, &layer, experts);
         let held = ranks.count();
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
         let mut weight = |slot: &str, own: [u64; 3], source: &str, shape: [u64; 3], target| {
             let slot = builder.packed(&format!("{layer}.{slot}"), &own, panels());
-            builder.stacked(format!("{layer}.{source}"), &shape, slot, target);
+            builder.stacked(format!("{layer}.{source}"), &shape, slot, (target, &placed));
             slot
         };
         let (own, shape) = ([held, hidden, 2 * local], [count, hidden, 2 * inner]);
@@ -58,7 +58,7 @@ impl ClampedExperts {
         let w2 = weight("w2_weight", own, "down_proj", shape, Target::FusedExpertsInputs);
         let mut bias = |slot: &str, own: u64, source: &str, width: u64, target| {
             let slot = builder.parameter(&format!("{layer}.{slot}"), &[held, own]);
-            builder.stacked(format!("{layer}.{source}"), &[count, width], slot, target);
+            builder.stacked(format!("{layer}.{source}"), &[count, width], slot, (target, &placed));
             slot
         };
         let b13 =

@@ -1,48 +1,49 @@
 //! The experts of a layer on one rank, and how a batch reaches those of others.
 
-use coldproof_contract::words::{Address, Dtype, Policy, SlotKind, Span};
+use coldproof_contract::words::{Address, Dtype, Policy, SlotKind};
 
 use super::{Forward, LayerError};
 use crate::kernels::{LocalExperts, SelectExperts};
-use crate::loader::HookKind;
+use crate::loader::{HeldExperts, HookKind};
 use crate::models::{Builder, Experts};
 use crate::slots::{SlotId, SlotSpec};
 
 /// The experts of a layer that are on this rank.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpertRanks {
-    /// Which of the model's.
-    held: Span,
+    /// How many: as many on each rank.
+    count: u64,
     /// Where each of the model's is in this rank's stack: state that no checkpoint holds. Absent
     /// where all are here.
     map: Option<SlotId>,
 }
 
 impl ExpertRanks {
-    /// Consecutive experts, as many on each rank; `layer` is the module that holds the stack.
-    pub(crate) fn declare(builder: &mut Builder<'_>, layer: &str, experts: &Experts) -> Self {
-        let held = builder.place.experts.part(experts.count);
+    /// Those that are placed here, and which they are; `layer` is the module that holds the stack.
+    pub(crate) fn declare(
+        builder: &mut Builder<'_>,
+        layer: &str,
+        experts: &Experts,
+    ) -> (Self, HeldExperts) {
+        let held = builder.held(layer, experts.count);
         let spread = builder.place.experts.ranks > 1;
         let map = spread.then(|| {
             let (name, kind) = (format!("{layer}.expert_map"), SlotKind::Buffer);
             let shape = [experts.count];
             let spec = SlotSpec::unsourced(name, kind, Dtype::I32, &shape, Policy::Preserve);
             let map = builder.slots.declare(spec);
-            builder.hook(&format!("{layer}.expert_map"), HookKind::ExpertMap { map, held });
+            builder.hook(
+                &format!("{layer}.expert_map"),
+                HookKind::ExpertMap { map, held: held.clone() },
+            );
             map
         });
-        Self { held, map }
+        (Self { count: held.count(), map }, held)
     }
 
     /// Experts in this rank's stack.
     pub(crate) const fn count(&self) -> u64 {
-        self.held.len()
-    }
-
-    /// The place of an expert of the model in this rank's stack, if it is here.
-    pub(crate) fn place_of(&self, expert: u64) -> Option<u64> {
-        let here = (self.held.start..self.held.end).contains(&expert);
-        here.then(|| expert - self.held.start)
+        self.count
     }
 
     /// I32 `[rows, top_k]`: places of the chosen experts in this rank's stack, or -1.

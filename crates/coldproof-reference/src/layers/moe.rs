@@ -5,7 +5,7 @@ use coldproof_contract::words::{Address, Packing};
 
 use super::{ExpertRanks, Forward, LayerError, Mlp, Router};
 use crate::kernels::{ExpertLinear, ExpertOrder, ExpertStage, GatedMul, MoeCombine, PANEL_COLUMNS};
-use crate::loader::{Half, HookKind, PartId, Source, Target};
+use crate::loader::{Half, HeldExperts, HookKind, PartId, Source, Target};
 use crate::models::{Builder, Dims, Experts};
 use crate::slots::SlotId;
 
@@ -45,12 +45,12 @@ impl Moe {
         let router = Router::declare(builder, &format!("{path}.gate"), experts, false);
         let layer = format!("{path}.experts");
         let panels = || Packing::Panels { width: PANEL_COLUMNS as u64 };
-        let ranks = ExpertRanks::declare(builder, &layer, experts);
+        let (ranks, held) = ExpertRanks::declare(builder, &layer, experts);
         let w13 = [ranks.count(), 2 * local, hidden];
         let w13 = builder.packed(&format!("{layer}.w13_weight"), &w13, panels());
         let w2 = [ranks.count(), hidden, local];
         let w2 = builder.packed(&format!("{layer}.w2_weight"), &w2, panels());
-        declare_sources(builder, &layer, (experts, &ranks), names, (w13, w2));
+        declare_sources(builder, &layer, (experts, &held), names, (w13, w2));
         builder.hook(&layer, HookKind::Experts { w13, w2 });
         [w13, w2].into_iter().for_each(|weight| builder.adapts(weight));
         let wide = experts.shared;
@@ -126,17 +126,16 @@ impl Moe {
 fn declare_sources(
     builder: &mut Builder<'_>,
     layer: &str,
-    (experts, ranks): (&Experts, &ExpertRanks),
+    (experts, held): (&Experts, &HeldExperts),
     names: ExpertNames,
     (w13, w2): (SlotId, SlotId),
 ) {
     let (inner, hidden) = (experts.intermediate, builder.dims.hidden);
-    let (shard, spread) = (builder.shard, builder.place.experts);
+    let shard = builder.shard;
     let [gate, up, down_name] = names.parts;
     let catalogue = &mut builder.catalogue;
     let (mut gate_up, mut down): (Vec<PartId>, Vec<PartId>) = (Vec::new(), Vec::new());
-    let held = (0..experts.count).filter_map(|id| Some((id, ranks.place_of(id)?)));
-    for (id, expert) in held {
+    for (expert, id) in (0..).zip(held.experts()) {
         for (source, half) in [(gate, Half::Gate), (up, Half::Up)] {
             let name = format!("{layer}.{id}.{source}.weight");
             let target = Target::ExpertGateUp { expert, half };
@@ -154,7 +153,7 @@ fn declare_sources(
         slot,
         target,
         shard,
-        experts: spread,
+        held: Some(held.clone()),
         parts,
     };
     let shape = [experts.count, 2 * inner, hidden];

@@ -8,9 +8,7 @@ use coldproof_contract::transaction::Scope;
 use coldproof_contract::words::{Generation, Packing, Span, TransactionId};
 
 use super::layout::{inverse, permute};
-use super::{
-    Move, PartId, Shard, Source, Target, layout_of, matrix_of, moves, read_slot, write_moves,
-};
+use super::{Move, PartId, Source, Target, layout_of, matrix_of, moves, read_slot, write_moves};
 use crate::faults::{self, FaultId};
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
@@ -128,8 +126,9 @@ impl Worker {
             return Err(Failure::Refused(format!("no layer of this model takes `{name}`")));
         };
         if faults::finds(self, name)? && !self.apply_by_fault(name, &source, bytes)? {
-            let steps =
-                faults::replicated_pieces(self, &source).unwrap_or_else(|| self.pieces(&source));
+            let steps = faults::replicated_pieces(self, &source)
+                .or_else(|| faults::initial_pieces(self, &source))
+                .unwrap_or_else(|| self.pieces(&source));
             self.write(name, &source, &steps, bytes)?;
         }
         self.load_mut()?.fill(&source.parts, name);
@@ -282,11 +281,13 @@ impl Worker {
     /// The pieces of a source that belong on this rank.
     pub(crate) fn pieces(&self, source: &Source) -> Vec<Move> {
         let all = moves(&source.target, &source.shape, source.shard);
-        if source.experts == Shard::WHOLE {
-            return all;
-        }
-        let held = source.experts.part(source.shape.first().copied().unwrap_or(0));
-        all.into_iter().map(|step| step.of_experts(held)).collect()
+        let Some(held) = &source.held else { return all };
+        let runs = held.runs();
+        let own = |(experts, first): &(Span, u64)| {
+            let (experts, first) = (*experts, *first);
+            all.iter().map(move |step| step.clone().of_experts(experts, first)).collect::<Vec<_>>()
+        };
+        runs.iter().flat_map(own).collect()
     }
 
     /// Whether this fault's object is filled by a reload now.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::words::Dtype;
 
-use super::{Heads, SectionRows, Shard};
+use super::{Heads, HeldExperts, SectionRows, Shard};
 use crate::slots::SlotId;
 
 /// Which heads of a fused qkv slot a source fills.
@@ -77,6 +77,17 @@ pub(crate) enum Target {
     Sections(Vec<SectionRows>),
 }
 
+impl Target {
+    /// The same at another place of a stack, where it is of one expert.
+    pub(crate) fn at(self, place: u64) -> Self {
+        match self {
+            Self::ExpertGateUp { half, .. } => Self::ExpertGateUp { expert: place, half },
+            Self::ExpertRow { .. } => Self::ExpertRow { expert: place },
+            other => other,
+        }
+    }
+}
+
 /// Position of a part in [`Catalogue::parts`].
 pub(crate) type PartId = usize;
 
@@ -91,8 +102,8 @@ pub(crate) struct Source {
     pub(crate) target: Target,
     /// What the layer tells its loader about ranks.
     pub(crate) shard: Shard,
-    /// The same about the experts that its first axis has, if it has any.
-    pub(crate) experts: Shard,
+    /// Of a source of all experts, those of them that are on this rank.
+    pub(crate) held: Option<HeldExperts>,
     /// The parts it fills.
     pub(crate) parts: Vec<PartId>,
 }
@@ -164,8 +175,8 @@ impl Catalogue {
     ) -> PartId {
         let part = self.parts.len();
         self.parts.push(name.clone());
-        let (shape, parts, experts) = (shape.to_vec(), vec![part], Shard::WHOLE);
-        self.insert(name, Source { shape, slot, target, shard, experts, parts });
+        let (shape, parts) = (shape.to_vec(), vec![part]);
+        self.insert(name, Source { shape, slot, target, shard, held: None, parts });
         part
     }
 

@@ -8,6 +8,7 @@
 mod absorb;
 mod apply;
 mod catalogue;
+mod experts;
 mod layout;
 mod narrow;
 mod post_load;
@@ -15,6 +16,7 @@ mod store;
 
 pub(crate) use apply::Load;
 pub(crate) use catalogue::{Catalogue, Half, HeadPart, PartId, Source, SourceError, Target};
+pub(crate) use experts::HeldExperts;
 pub(crate) use layout::{Layout, Matrix};
 pub(crate) use narrow::{Heads, Move, Place, SectionRows, Shard, moves};
 pub(crate) use post_load::{Hook, HookKind, bind};

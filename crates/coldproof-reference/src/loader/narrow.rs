@@ -173,10 +173,10 @@ pub(crate) fn moves(target: &Target, shape: &[u64], shard: Shard) -> Vec<Move> {
 }
 
 impl Move {
-    /// The part of a move of all experts that is of these, which begin a rank's stack.
-    pub(crate) fn of_experts(self, held: Span) -> Self {
-        let slot = self.slot.with(0, Span::new(0, held.len()));
-        Self { source: self.source.with(0, held), slot }
+    /// The part of a move of all experts that is of these, from this place of a rank's stack on.
+    pub(crate) fn of_experts(self, experts: Span, first: u64) -> Self {
+        let slot = self.slot.with(0, Span::new(first, first + experts.len()));
+        Self { source: self.source.with(0, experts), slot }
     }
 }
 
@@ -322,7 +322,7 @@ mod tests {
     fn a_rank_takes_its_experts_of_a_fused_source() {
         let shard = Shard { rank: 1, ranks: 2 };
         let all = moves(&Target::FusedExpertsRow, &[4, 3, 8], shard);
-        let own = all[0].clone().of_experts(Span::new(2, 4));
+        let own = all[0].clone().of_experts(Span::new(2, 4), 0);
         assert_eq!(own.source.0, [Span::new(2, 4), Span::new(0, 3), Span::new(4, 8)]);
         assert_eq!(own.slot.0, [Span::new(0, 2), Span::new(0, 3), Span::new(0, 4)]);
     }

@@ -3,15 +3,14 @@
 
 use coldproof_checkpoint::arch::Mla;
 use coldproof_contract::evidence::{Fact, PostLoadFact, PostLoadStage};
-use coldproof_contract::words::{Address, Generation, Packing, Span};
+use coldproof_contract::words::{Address, Generation, Packing};
 use half::bf16;
 
 use super::absorb::absorb;
 use super::layout::{magnitude_order, permute};
-use super::{Layout, convert_slot, layout_of, matrix_of, read_slot};
+use super::{HeldExperts, Layout, convert_slot, layout_of, matrix_of, read_slot};
 use crate::device::Device;
 use crate::faults;
-use crate::kernels::ELSEWHERE;
 use crate::models::{Dims, Rotary};
 use crate::ranks::{Failure, Worker};
 use crate::slots::{SlotId, Slots};
@@ -38,7 +37,7 @@ pub(crate) enum HookKind {
         /// The places.
         map: SlotId,
         /// Experts of the model that are here.
-        held: Span,
+        held: HeldExperts,
     },
     /// Orders the columns of a row-parallel weight by magnitude and clears the kernel's scratch.
     Permute {
@@ -159,7 +158,7 @@ impl Worker {
             HookKind::Normalizer { buffer, factor } => {
                 self.process_normalizer(buffer, factor, generation)
             }
-            HookKind::ExpertMap { map, held } => self.process_expert_map(map, held, generation),
+            HookKind::ExpertMap { map, ref held } => self.process_expert_map(map, held, generation),
             HookKind::Permute { weight, permutation, workspace } => {
                 self.order_columns(weight, permutation)?;
                 self.slots[permutation].epoch = generation;
@@ -219,21 +218,25 @@ impl Worker {
     fn process_expert_map(
         &mut self,
         map: SlotId,
-        held: Span,
+        held: &HeldExperts,
         generation: Generation,
     ) -> Result<(), Failure> {
         if self.slots[map].storage.is_none() || self.lost {
-            let address = bind(&mut self.device, &mut self.slots, map)?;
-            let place = |expert: u64| {
-                let here = (held.start..held.end).contains(&expert);
-                if here { (expert - held.start) as i32 } else { ELSEWHERE }
-            };
-            let experts = self.slots[map].spec.elements();
-            let places: Vec<i32> = (0..experts).map(place).collect();
-            self.device.write(address, bytemuck::cast_slice(&places))?;
+            bind(&mut self.device, &mut self.slots, map)?;
+            self.write_expert_map(map, held)?;
             self.slots[map].epoch = generation;
         }
         Ok(())
+    }
+
+    /// Writes the place of every expert of the model in this rank's stack, in place.
+    pub(crate) fn write_expert_map(
+        &mut self,
+        map: SlotId,
+        held: &HeldExperts,
+    ) -> Result<(), Failure> {
+        let places = held.map(self.slots[map].spec.elements());
+        Ok(self.device.write(self.slots.address(map)?, bytemuck::cast_slice(&places))?)
     }
 
     fn process_decay(

@@ -1,11 +1,11 @@
 //! What layers declare of themselves while a model is built: slots, sources, post-load hooks.
 
 use coldproof_checkpoint::arch::Family;
-use coldproof_contract::words::{Packing, SlotName};
+use coldproof_contract::words::{ExpertPlacement, Packing, SlotName};
 
 use super::Dims;
 use crate::arena::Region;
-use crate::loader::{Catalogue, Hook, HookKind, Place, Shard, Source, Target};
+use crate::loader::{Catalogue, HeldExperts, Hook, HookKind, Place, Shard, Source, Target};
 use crate::slots::{SlotId, SlotSpec, Slots};
 
 /// The paged KV cache of an engine.
@@ -26,6 +26,10 @@ pub(crate) struct Builder<'a> {
     pub(crate) shard: Shard,
     /// What this rank holds of the model.
     pub(crate) place: Place,
+    /// Where experts were placed; none: consecutive ones on each rank.
+    pub(crate) placement: Option<&'a ExpertPlacement>,
+    /// What the names of this part of the model will begin with.
+    prefix: &'static str,
     /// The KV cache.
     pub(crate) kv: KvShape,
     /// Slots declared so far.
@@ -47,6 +51,8 @@ impl<'a> Builder<'a> {
             dims,
             shard: place.shard,
             place,
+            placement: None,
+            prefix: "",
             kv,
             slots: Slots::default(),
             catalogue: Catalogue::default(),
@@ -72,10 +78,26 @@ impl<'a> Builder<'a> {
     }
 
     /// A source of all experts, cut over the ranks, of which this rank holds some.
-    pub(crate) fn stacked(&mut self, name: String, shape: &[u64], slot: SlotId, target: Target) {
-        let (shape, shard, experts) = (shape.to_vec(), self.shard, self.place.experts);
-        let source = Source { shape, slot, target, shard, experts, parts: Vec::new() };
+    pub(crate) fn stacked(
+        &mut self,
+        name: String,
+        shape: &[u64],
+        slot: SlotId,
+        (target, held): (Target, &HeldExperts),
+    ) {
+        let (shape, shard, held) = (shape.to_vec(), self.shard, Some(held.clone()));
+        let source = Source { shape, slot, target, shard, held, parts: Vec::new() };
         self.catalogue.add_stacked(name, source);
+    }
+
+    /// The experts of a layer that are on this rank; `layer` is the module that holds the stack.
+    pub(crate) fn held(&self, layer: &str, experts: u64) -> HeldExperts {
+        let name = format!("{}{layer}", self.prefix);
+        let placed = self.placement.and_then(|placement| placement.layer(&name));
+        match placed.filter(|_| self.place.experts.ranks > 1) {
+            Some(places) => HeldExperts::placed(self.place.experts, places),
+            None => HeldExperts::consecutive(self.place.experts, experts),
+        }
     }
 
     /// A parameter that every rank holds whole, with the source of the same name.
@@ -100,15 +122,19 @@ impl<'a> Builder<'a> {
     }
 
     /// Nothing declared yet of a part beside this model that is cut by its layers' widths and by
-    /// experts alone.
-    pub(crate) fn beside<'b>(&self, dims: &'b Dims) -> Builder<'b> {
+    /// experts alone, and whose names will begin with `prefix`.
+    pub(crate) fn beside<'b>(&self, dims: &'b Dims, prefix: &'static str) -> Builder<'b>
+    where
+        'a: 'b,
+    {
         let place = Place { stage: Shard::WHOLE, ..self.place };
-        Builder { slots: self.slots.behind(), ..Builder::new(dims, place, self.kv) }
+        let (slots, placement) = (self.slots.behind(), self.placement);
+        Builder { slots, placement, prefix, ..Builder::new(dims, place, self.kv) }
     }
 
-    /// Adds what a part beside this model declared, behind a prefix. Adapters change none of it.
-    pub(crate) fn append(&mut self, mut part: Builder<'_>, prefix: &str) {
-        part.nest(prefix);
+    /// Adds what a part beside this model declared, behind its prefix. Adapters change none of it.
+    pub(crate) fn append(&mut self, mut part: Builder<'_>) {
+        part.nest(part.prefix);
         self.slots.append(part.slots);
         self.catalogue.append(part.catalogue);
         self.hooks.append(&mut part.hooks);

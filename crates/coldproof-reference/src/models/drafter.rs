@@ -19,9 +19,9 @@ pub(crate) struct DraftModel {
 impl DraftModel {
     /// Declares a model beside the one that it drafts for.
     pub(crate) fn declare(builder: &mut Builder<'_>, dims: &Arc<Dims>) -> Self {
-        let mut own = builder.beside(dims);
+        let mut own = builder.beside(dims, DRAFT);
         let decoder = Box::new(dims.declare(&mut own));
-        builder.append(own, DRAFT);
+        builder.append(own);
         Self { dims: Arc::clone(dims), decoder }
     }
 }

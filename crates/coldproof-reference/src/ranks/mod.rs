@@ -1,6 +1,7 @@
 //! Ranks: threads that share nothing but their collectives and are told what to do one by one.
 
 mod failure;
+mod placement;
 mod step;
 mod tiers;
 mod worker;
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use failure::Failure;
+pub(crate) use placement::expert_layers;
 pub(crate) use step::{Computed, Step, StepImage};
 pub(crate) use tiers::{TierConfig, TierKeys, Tiers};
 pub(crate) use worker::{Worker, WorkerConfig};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use coldproof_contract::evidence::{ClaimFact, Fact};
-use coldproof_contract::words::{Generation, Packing, Rank, SlotKind};
+use coldproof_contract::words::{ExpertPlacement, Generation, Packing, Rank, SlotKind};
 
 use super::Failure;
 use super::step::Captured;
@@ -61,6 +61,8 @@ pub(crate) struct Worker {
     pub(crate) graphs: Vec<Captured>,
     pub(crate) draft_graph: Option<Captured>,
     pub(crate) adapters: Adapters,
+    /// Where experts are.
+    pub(crate) placement: Arc<ExpertPlacement>,
     /// Slots of which every block of the KV cache has a part.
     pub(crate) paged: Vec<SlotId>,
     pub(crate) tiers: Option<Tiers>,
@@ -82,11 +84,7 @@ impl Worker {
         let decoder = Arc::new(dims.declare(&mut builder));
         let Builder { mut slots, mut catalogue, hooks, adapted, paged, .. } = builder;
         let adapters = Adapters::of(Sites::of(&slots, &catalogue, &adapted));
-        if config.place != config.place.of_all() {
-            let mut all = Builder::new(&dims, config.place.of_all(), config.kv);
-            dims.declare(&mut all);
-            catalogue.know_elsewhere(&all.catalogue);
-        }
+        know_elsewhere(&mut catalogue, &dims, config.place, config.kv);
         for id in slots.ids() {
             let spec = &slots[id].spec;
             if spec.kind == SlotKind::Parameter || spec.region == Region::KvCache {
@@ -110,6 +108,7 @@ impl Worker {
             graphs: Vec::new(),
             draft_graph: None,
             adapters,
+            placement: Arc::default(),
             paged,
             tiers,
             load: None,
@@ -185,6 +184,15 @@ impl Worker {
     /// Takes memory for the KV cache at the old address; it holds nothing.
     pub(crate) fn wake_kv(&mut self) -> Result<(), Failure> {
         Ok(self.device.map(Region::KvCache)?)
+    }
+}
+
+/// Declares what other ranks alone take of the model.
+pub(super) fn know_elsewhere(catalogue: &mut Catalogue, dims: &Dims, place: Place, kv: KvShape) {
+    if place != place.of_all() {
+        let mut all = Builder::new(dims, place.of_all(), kv);
+        dims.declare(&mut all);
+        catalogue.know_elsewhere(&all.catalogue);
     }
 }
 

@@ -12,6 +12,7 @@ mod fixtures;
 mod images;
 mod kernel_format;
 mod partial;
+mod placement;
 mod refusals;
 mod replicas;
 mod sleep;

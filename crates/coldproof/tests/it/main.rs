@@ -9,6 +9,7 @@ mod faults;
 mod hostile;
 mod killed;
 mod known;
+mod placement;
 mod prove;
 mod replicas;
 mod support;

@@ -1,0 +1,64 @@
+//! Experts that move between ranks of the embedded engine, in whole runs.
+
+use crate::support::{coldproof, findings, prove};
+
+const LANE: [&str; 2] = ["--lane", "placement"];
+
+#[test]
+fn experts_move_in_every_family_that_has_some_and_every_topology() {
+    for (family, topology) in [
+        ("deepseek_v3", &["--ep", "2"][..]),
+        ("deepseek_v3_mtp", &["--ep", "4"]),
+        ("gpt_oss", &["--tp", "2", "--ep", "2"]),
+        ("mixtral", &["--ep", "4"]),
+        ("qwen3_moe", &["--tp", "2", "--pp", "2", "--ep", "2"]),
+        ("qwen3_moe", &["--ep", "2", "--dp", "2"]),
+    ] {
+        let ran = prove(family, &[&LANE[..], topology].concat());
+        let verdict = ran.json();
+        assert_eq!(findings(&verdict), [], "{family} {topology:?}");
+        assert_eq!(ran.code, 0, "{family} {topology:?}: {}", ran.stdout);
+        let proven = verdict["categories"][4]["reason"].as_str().unwrap();
+        assert!(proven.contains(" maps of experts as ordered, "), "{family}: {proven}");
+    }
+}
+
+#[test]
+fn all_lanes_move_experts_where_ranks_share_them() {
+    let proven = |args: &[&str]| {
+        let ran = coldproof(&[&["prove", "--format", "json"], args].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stdout);
+        ran.json()["categories"][4]["reason"].as_str().unwrap().to_owned()
+    };
+    let (spread, alone) = (proven(&["--ep", "2"]), proven(&[]));
+    assert!(spread.starts_with("origin of every element decoded on 4 ranks"), "{spread}");
+    assert!(spread.contains("; 12 maps of experts as ordered"), "{spread}");
+    assert!(!alone.contains("maps of experts"), "{alone}");
+}
+
+#[test]
+fn the_evidence_of_moved_experts_gives_the_same_verdict_again() {
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().to_str().unwrap();
+    for (id, code) in [("R63b", 1), ("R63c", 1), ("R63d", 1), ("R63c~", 0)] {
+        let args = [&["prove", "--fault", id, "--lying", "--out", folder], &LANE[..]].concat();
+        assert_eq!(coldproof(&args).code, code, "{id}");
+        let proven = fs_err::read_to_string(out.path().join("verdict.json")).unwrap();
+        let evidence = out.path().join("evidence.jsonl");
+        let checked = coldproof(&["check", "--format", "json", evidence.to_str().unwrap()]);
+        assert_eq!(checked.code, code, "{id}");
+        let proven: serde_json::Value = serde_json::from_str(&proven).unwrap();
+        assert_eq!(checked.json(), proven, "{id}");
+    }
+}
+
+#[test]
+fn experts_that_no_ranks_share_cannot_be_asked_to_move() {
+    for args in [&["--ep", "1"][..], &[]] {
+        let ran = coldproof(&[&["prove"], &LANE[..], args].concat());
+        assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("--ep 2 or more"), "{}", ran.stderr);
+    }
+    let ran = prove("llama", &[&LANE[..], &["--lane", "names"]].concat());
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+}
