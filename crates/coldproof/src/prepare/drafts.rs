@@ -28,7 +28,7 @@ pub(super) fn with(
             Model::Outline(outline) => return Err(unknown(&outline.model_type)),
         },
     };
-    let given_draft = matches!(draft, DraftSettings::Given(..));
+    let draft_given = matches!(draft, DraftSettings::Given(..));
     let mut one = |model: &Read, folder: &Utf8Path, name: &str| {
         let draft = read(folder, Loader::Embedded)?.checkpoint;
         for of in [&model.checkpoint, &draft] {
@@ -38,7 +38,8 @@ pub(super) fn with(
         }
         let out = made.join(format!("{name}-with-draft"));
         compose(&model.checkpoint, &draft, &out).map_err(failure)?;
-        fits(&out, if given_draft { folder } else { model.checkpoint.directory() })?;
+        ModelConfig::read(&out)
+            .map_err(|error| misfit(error, draft_given.then_some(folder), model))?;
         given.push(draft);
         read(&out, model.loader)
     };
@@ -47,11 +48,15 @@ pub(super) fn with(
     Ok((from, to, given))
 }
 
-/// Whether a draft model, which is sound by itself as its model is, fits it. What does not is the
-/// configuration in the folder that the user gave, not its copy in the composed one.
-fn fits(composed: &Utf8Path, given: &Utf8Path) -> Result<(), Failure> {
-    let named = |error| failure(CheckpointError { file: given.join("config.json"), ..error });
-    ModelConfig::read(composed).map(drop).map_err(named)
+/// A draft model, sound by itself, does not fit its model. Nobody knows the folder that both were
+/// composed in: named is the one that was given, or the model that none is made for.
+fn misfit(error: CheckpointError, given: Option<&Utf8Path>, model: &Read) -> Failure {
+    if let Some(folder) = given {
+        return failure(CheckpointError { file: folder.join("config.json"), ..error });
+    }
+    let of = model.checkpoint.directory();
+    let text = format!("no draft model can be made for `{of}`: {}", error.fault);
+    Failure::usage("--draft", text, "leave the options of draft models out")
 }
 
 fn unknown(model: &str) -> Failure {

@@ -44,8 +44,9 @@ fn draft_models_come_in_pairs_that_fit() {
     bad(&["prove", "--draft", "--draft-from", &llama, "--draft-to", &llama], "--draft");
     bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], "keeps states");
     // What does not fit is in the folder that was given.
-    let own = format!("`{mamba}/config.json`");
+    let own = format!("no draft model can be made for `{mamba}`");
     bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], &own);
+    let own = format!("`{mamba}/config.json`");
     bad(
         &["prove", "--from", &llama, "--to", &llama, "--draft-from", &mamba, "--draft-to", &mamba],
         &own,
