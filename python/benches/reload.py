@@ -1,8 +1,9 @@
 """What observing adds to a real vLLM's reload: with and without the recorder, in turn, in one run.
 
 Usage: ``python python/benches/reload.py CHECKPOINT [ROUNDS]``, with vLLM in the environment. Prints
-the medians in milliseconds and the ratios. Digests are no part of any. Between the two stands the
-floor of every recorder that torch calls in Python: a dispatch mode that does nothing.
+the medians in milliseconds and the ratios. Digests are no part of any. Between the two stand the
+floors of every recorder that torch calls in Python: a dispatch mode and a function mode that do
+nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,23 @@ def idle(worker: Any, folder: Path) -> None:
         versions.reload(worker, weights_iterator=tensors(folder))
 
 
+def idle_functions(worker: Any, folder: Path) -> None:
+    """A reload under a function mode that does nothing: it sees calls from Python alone."""
+    from torch.overrides import TorchFunctionMode
+
+    class Idle(TorchFunctionMode):
+        """Passes every call on."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            """Passes it on."""
+            return function(*args, **(kwargs or {}))
+
+    with Idle():
+        versions.reload(worker, weights_iterator=tensors(folder))
+
+
 def observed(worker: Any, folder: Path) -> None:
     """A reload with the recorder."""
     from coldproof.vllm import post_load
@@ -70,7 +88,7 @@ def timed(reload: Any, worker: Any, folder: Path) -> float:
 
 def measure(worker: Any, folder: str, rounds: int) -> list[float]:
     """The medians of each kind, in turn; the first of each is not counted."""
-    kinds = [plain, idle, observed]
+    kinds = [plain, idle, idle_functions, observed]
     times = [[timed(kind, worker, Path(folder)) for kind in kinds] for _ in range(rounds + 1)]
     return [statistics.median(of_kind) for of_kind in zip(*times[1:], strict=True)]
 
@@ -82,10 +100,11 @@ def main() -> None:
     folder, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
     llm = LLM(folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=256)
     worker = versions.worker_of(llm)
-    [(without, empty, with_it)] = worker.collective_rpc(measure, args=(folder, rounds))
+    [(without, *empty, with_it)] = worker.collective_rpc(measure, args=(folder, rounds))
     print(f"vLLM {versions.version()}, {folder}, {rounds} rounds each")
     print(f"reload {without:.1f} ms, observed {with_it:.1f} ms, ratio {with_it / without:.4f}")
-    print(f"under an empty mode {empty:.1f} ms, ratio {empty / without:.4f}")
+    for kind, took in zip(("dispatch", "function"), empty, strict=True):
+        print(f"under an empty {kind} mode {took:.1f} ms, ratio {took / without:.4f}")
 
 
 if __name__ == "__main__":

@@ -377,3 +377,35 @@ def test_nothing_is_kept_after_the_walk() -> None:
     del ring
     gc.collect()
     assert held() is None
+
+
+def test_a_type_that_is_gone_leaves_no_plan_to_one_at_its_address() -> None:
+    addresses = set()
+    for turn in range(50):
+        base = (list, dict, Plain)[turn % 3]
+        made: Any = type("Made", (base,), {})
+        addresses.add(id(made))
+        root = made()
+        if base is list:
+            root.append(tensor())
+        elif base is dict:
+            root["k"] = tensor()
+        else:
+            root.held = tensor()
+        assert paths(root) == [{list: "r[0]", dict: "r['k']", Plain: "r.held"}[base]]
+        reference = weakref.ref(made)
+        del made, root
+        gc.collect()
+        assert reference() is None, "a walk keeps no type"
+    assert len(addresses) < 50, "an address is used again"
+
+
+def test_another_tensor_type_is_another_walk() -> None:
+    class Fake:
+        pass
+
+    root = Plain(real=tensor(), fake=Fake())
+    for _ in range(2):
+        assert paths(root) == ["r.real"]
+        found = _native.walk(root, tensor_type=Fake, name="r").tensors
+        assert [path for path, _ in found] == ["r.fake"]

@@ -1,4 +1,7 @@
-//! The gate: fingerprints of 1,000,000 slots compared with those of the capture, on one core.
+//! The gate: fingerprints of 1,000,000 slots compared with those of the capture, on one core,
+//! beside the same in Python.
+
+mod python;
 
 use std::hint::black_box;
 
@@ -52,6 +55,9 @@ fn gate(criterion: &mut Criterion) {
         assert_eq!(snapshot.changes().len(), changed);
         group.bench_function(name, |bencher| bencher.iter(|| black_box(&snapshot).changes()));
     }
+    let mut peer = python::Peer::start(include_str!("python/gate.py"));
+    group.sample_size(10);
+    group.bench_function("unchanged-in-python", |bencher| bencher.iter_custom(|n| peer.time(n)));
     group.finish();
 }
 

@@ -1,7 +1,10 @@
 //! Applications recorded and checked, 1,000,000 of them in shuffled order.
 //!
 //! `tensors`: 1,000,000 sources, one application each. `chunks`: 1,000 sources of 1,000 chunks.
-//! `rows`: one source in 1,000,000 chunks. `tensors/100000` shows that growth is linear.
+//! `rows`: one source in 1,000,000 chunks. `tensors/100000` shows that growth is linear. Beside
+//! them `tensors` in Python.
+
+mod python;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -90,6 +93,10 @@ fn ledger(criterion: &mut Criterion) {
             );
         });
     }
+    let mut peer = python::Peer::start(include_str!("python/ledger.py"));
+    group.throughput(Throughput::Elements(1_000_000));
+    let id = BenchmarkId::new("tensors-in-python", 1_000_000);
+    group.bench_function(id, |bencher| bencher.iter_custom(|n| peer.time(n)));
     group.finish();
 }
 

@@ -18,7 +18,7 @@ const CONTROL: usize = 8;
 
 /// Both updates, where the engine under test has such.
 pub(crate) fn run(lane: &mut Lane<'_, '_>, pair: &AdapterPair) {
-    if !lane.hello.as_ref().is_some_and(|hello| hello.adapter_updates) {
+    if !lane.hello.get().is_some_and(|hello| hello.adapter_updates) {
         return;
     }
     let inputs = lane.inputs;

@@ -1,6 +1,6 @@
 //! Drives one arm: every command is a step with a deadline, and leaves its evidence.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coldproof_contract::digest;
@@ -47,7 +47,7 @@ pub struct Driver<'a, 'p> {
     /// Graphs as they were last counted; none before a capture.
     pub(crate) graphs: Option<Graphs>,
     /// Orders of packed slots.
-    pub(crate) orders: Rc<Orders>,
+    pub(crate) orders: Arc<Orders>,
     /// What the cold load of this arm was seen to apply.
     pub(crate) applied: Vec<(Rank, ApplicationFact)>,
     /// Where experts are, where the lane ordered it.
@@ -63,7 +63,7 @@ impl<'a, 'p> Driver<'a, 'p> {
         recorder: &'a mut Recorder<'p>,
         arm: &ArmHeader,
         deadline: Duration,
-        orders: Rc<Orders>,
+        orders: Arc<Orders>,
         skipped: &'a [StepName],
     ) -> Self {
         let cursor = ArmCursor::new(&arm.arm, recorder);
@@ -201,21 +201,20 @@ impl<'a, 'p> Driver<'a, 'p> {
         claims.and(log).and(launches)
     }
 
-    /// Records what the engine claims now.
+    /// Records what the engine claims now. It is no step of its own, but one that fails is: an
+    /// engine that dies meanwhile must not vanish from the evidence.
     ///
     /// # Errors
     /// As [`Driver::step`].
     pub fn claims(&mut self) -> ArmResult<Vec<(Rank, Fact)>> {
-        let claims = self.engine.claims();
-        match claims {
-            Ok(claims) => {
-                for (rank, fact) in &claims {
-                    self.record(*rank, fact.clone());
-                }
-                Ok(claims)
-            }
-            Err(_) => Err(ArmEnded),
+        let claims = match self.engine.claims() {
+            Ok(claims) => claims,
+            Err(error) => return self.step(StepName::ReadBack, |_| Err(error)),
+        };
+        for (rank, fact) in &claims {
+            self.record(*rank, fact.clone());
         }
+        Ok(claims)
     }
 
     /// Serves one request on every replica, as a step each, and records its outputs.
@@ -310,4 +309,31 @@ pub fn logits_row(position: u32, row: &[f32]) -> LogitsRow {
     let top =
         order.into_iter().take(TOP).map(|token| (token, row[token as usize].to_bits())).collect();
     LogitsRow { position, digest, bits: None, top }
+}
+
+#[cfg(test)]
+mod tests {
+    use coldproof_contract::evidence::LaneName;
+    use coldproof_contract::words::Topology;
+
+    use super::*;
+    use crate::adapters::Absent;
+    use crate::recorder::Silent;
+
+    #[test]
+    fn claims_that_an_engine_does_not_make_are_a_step_that_failed() {
+        let mut recorder = Recorder::new(Instant::now(), &Silent);
+        let arm = ArmHeader::new("warm", LaneName::Differential, Topology::SINGLE, None);
+        let deadline = Duration::from_secs(1);
+        let mut driver =
+            Driver::new(Box::new(Absent), &mut recorder, &arm, deadline, Arc::default(), &[]);
+        driver.claims().unwrap_err();
+        let events = recorder.finish();
+        let failed = events.iter().filter(|event| {
+            let Fact::Step(step) = &event.fact else { return false };
+            step.name == StepName::ReadBack
+                && matches!(step.outcome, Some(StepOutcome::Error { .. }))
+        });
+        assert_eq!(failed.count(), 1);
+    }
 }

@@ -290,8 +290,9 @@ pub trait Engine {
     ) -> Reply<TransactionId> {
         Err(EngineError::Unsupported { what: "partial updates".to_owned() })
     }
-    /// Begins a transaction that will deliver these slots, as kernels read them: all that an update
-    /// refreshes. Engines without such updates leave it as it is.
+    /// Begins a transaction that will deliver what ranks store of these slots, as kernels read it:
+    /// `RANK:SLOT`, for every rank of a replica all that an update refreshes. Engines without such
+    /// updates leave it as it is.
     fn begin_kernel(&mut self, _required: &[String]) -> Reply<TransactionId> {
         Err(EngineError::Unsupported { what: "updates in kernel format".to_owned() })
     }

@@ -4,7 +4,12 @@ use crate::engine::{EngineUnderTest, Reply, StartSpec};
 
 /// Starts engines. The engine under test and the cold one come through different doors: no fault
 /// and no lie reaches the cold one.
-pub trait EngineFactory {
+pub trait EngineFactory: Sync {
+    /// How many engines of so many ranks may run beside each other.
+    fn together(&self, _ranks: u32) -> usize {
+        1
+    }
+
     /// Starts the engine under test for one arm.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub enum Format {
     /// Sources of a checkpoint.
     #[default]
     Checkpoint,
-    /// Slots, as kernels read them.
+    /// Slots of every rank, as kernels read them.
     Kernel,
 }
 

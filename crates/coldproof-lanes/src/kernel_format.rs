@@ -1,7 +1,6 @@
-//! The kernel lane: an update delivers slots as kernels read them, taken from a cold load of B, and
-//! no post-load follows. The engine must equal that cold load all the same.
-//!
-//! Slots are named and not cut: the lane has one rank.
+//! The kernel lane: an update delivers what every rank stores of its slots, as kernels read it,
+//! taken from the same rank of a cold load of B, and no post-load follows. The engine must equal
+//! that cold load all the same. Every replica takes what the first one of the cold load has.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use coldproof_checkpoint::{
 use coldproof_contract::evidence::{ArmHeader, CheckpointHeader, LaneName, SlotFact, SourceHeader};
 use coldproof_contract::routing::{Sharding, SourceRule, Stage};
 use coldproof_contract::words::{
-    ByteRange, CheckpointLabel, Fingerprint, Policy, Rank, SlotKind, StepName, Topology,
+    ByteRange, CheckpointLabel, Fingerprint, Policy, Rank, SlotKind, SlotShard, StepName, Topology,
 };
 
 use crate::census::capture;
@@ -29,14 +28,14 @@ const COLD: &str = "cold-kernel";
 
 /// A cold load of B, and a live engine that goes from A to the slots of it.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
-    let topology = Topology::SINGLE;
+    let topology = lane.inputs.topology;
     let header = |arm, against| ArmHeader::new(arm, LaneName::Kernel, topology, against);
     let mut taken = None;
     lane.arm(header(COLD, None), |inputs, driver| {
         load(driver, &inputs.to)?;
         capture(driver)?;
         let slots = look(driver, inputs, topology)?;
-        taken = Some(take(driver, inputs, &slots)?);
+        taken = Some(take(driver, inputs, &slots, topology)?);
         serve_all(inputs, driver)
     });
     let Some((delivery, described)) = taken else { return };
@@ -52,25 +51,39 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     });
 }
 
-/// A slot that an update in kernel format delivers.
-fn delivered(slot: &SlotFact) -> Option<(&SlotFact, &Fingerprint)> {
-    let computed = matches!(slot.slot_kind, SlotKind::Parameter | SlotKind::Derived);
-    let refreshed = computed && slot.policy == Policy::Refresh;
-    Some((slot, slot.fingerprint.as_ref().filter(|_| refreshed)?))
+/// What one rank stores of a slot that an update in kernel format delivers.
+struct Stored<'s> {
+    rank: Rank,
+    /// Its name in the delivery.
+    name: String,
+    slot: &'s SlotFact,
+    print: &'s Fingerprint,
 }
 
-/// Reads every slot of the one rank and writes them as a checkpoint.
+impl<'s> Stored<'s> {
+    fn of(rank: Rank, slot: &'s SlotFact) -> Option<Self> {
+        let computed = matches!(slot.slot_kind, SlotKind::Parameter | SlotKind::Derived);
+        let refreshed = computed && slot.policy == Policy::Refresh;
+        let print = slot.fingerprint.as_ref().filter(|_| refreshed)?;
+        let name = SlotShard::new(rank, slot.slot.clone()).to_string();
+        Some(Self { rank, name, slot, print })
+    }
+}
+
+/// Reads every slot of every rank of the first replica and writes them as a checkpoint.
 fn take(
     driver: &mut Driver<'_, '_>,
     inputs: &Inputs,
     slots: &Slots,
+    topology: Topology,
 ) -> ArmResult<(Delivery, CheckpointHeader)> {
-    let own: Vec<(&SlotFact, &Fingerprint)> = slots.values().filter_map(delivered).collect();
+    let first = slots.iter().filter(|((rank, _), _)| topology.replica().contains(*rank));
+    let own: Vec<_> = first.filter_map(|((rank, _), slot)| Stored::of(*rank, slot)).collect();
     driver.step(StepName::ReadBack, |engine| {
         let mut bytes = BTreeMap::new();
-        for (slot, print) in &own {
+        for Stored { rank, name, print, .. } in &own {
             let range = ByteRange { address: print.address, bytes: print.bytes() };
-            bytes.insert(slot.slot.0.clone(), engine.read(Rank::default(), range)?);
+            bytes.insert(name.clone(), engine.read(*rank, range)?);
         }
         written(inputs, &own, bytes).map_err(|error| EngineError::Refused {
             text: format!("its slots could not be kept for the kernel lane: {error}"),
@@ -79,16 +92,16 @@ fn take(
 }
 
 /// Writes the slots, as they are delivered and as evidence has them: B's content under the names of
-/// slots.
+/// what ranks store.
 fn written(
     inputs: &Inputs,
-    slots: &[(&SlotFact, &Fingerprint)],
+    slots: &[Stored<'_>],
     mut bytes: BTreeMap<String, Vec<u8>>,
 ) -> Result<(Delivery, CheckpointHeader), CheckpointError> {
-    let specs = slots.iter().map(|(slot, print)| TensorSpec {
-        name: slot.slot.0.clone(),
-        dtype: print.dtype,
-        shape: slot.logical_shape.clone(),
+    let specs = slots.iter().map(|own| TensorSpec {
+        name: own.name.clone(),
+        dtype: own.print.dtype,
+        shape: own.slot.logical_shape.clone(),
     });
     let layout = Layout::single(specs.collect());
     write_checkpoint(&inputs.kernel, &layout, |spec| {
@@ -103,12 +116,12 @@ fn written(
         digest: source.digest,
         unsigned: None,
     });
-    let rules = slots.iter().map(|(slot, print)| SourceRule {
-        source: slot.slot.0.clone(),
-        dtype: print.dtype,
-        shape: slot.logical_shape.clone(),
-        slot: slot.slot.clone(),
-        sharding: Sharding::Replicated,
+    let rules = slots.iter().map(|own| SourceRule {
+        source: own.name.clone(),
+        dtype: own.print.dtype,
+        shape: own.slot.logical_shape.clone(),
+        slot: own.slot.slot.clone(),
+        sharding: Sharding::OneRank { rank: own.rank },
         stage: Stage::Everywhere,
     });
     let label = CheckpointLabel(LABEL.to_owned());

@@ -1,6 +1,6 @@
 //! What all lanes share: starting an arm's engine and naming what it is compared with.
 
-use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use coldproof_contract::evidence::{ArmHeader, CheckpointHeader, LaneName};
@@ -36,15 +36,17 @@ pub struct Lane<'a, 'p> {
     /// Where engines come from.
     pub factory: &'a dyn EngineFactory,
     /// Where evidence goes.
-    pub recorder: &'a mut Recorder<'p>,
-    /// Arms so far, in order.
-    pub arms: &'a mut Vec<ArmHeader>,
-    /// Checkpoints that lanes made.
+    pub recorder: Recorder<'p>,
+    /// Its arms so far, in order.
+    pub arms: Vec<ArmHeader>,
+    /// Checkpoints that it made.
     pub headers: Vec<CheckpointHeader>,
-    /// What the engine under test said of itself when it first started.
-    pub hello: Option<Capabilities>,
+    /// What the engine under test said of itself when it first started in this run.
+    pub hello: &'a OnceLock<Capabilities>,
+    /// Whether the run has the arm [`COLD`].
+    pub has_cold: bool,
     /// Orders of packed slots, once they were learned.
-    pub(crate) orders: Rc<Orders>,
+    pub(crate) orders: Arc<Orders>,
 }
 
 impl<'p> Lane<'_, 'p> {
@@ -66,12 +68,13 @@ impl<'p> Lane<'_, 'p> {
             Ok(engine) => (engine, Ok(())),
             Err(error) => (Box::new(crate::adapters::Absent), Err(error)),
         };
-        let orders = Rc::clone(&self.orders);
+        let orders = Arc::clone(&self.orders);
         let skipped = &self.inputs.skipped;
-        let mut driver = Driver::new(engine, self.recorder, &header, deadline, orders, skipped);
+        let mut driver =
+            Driver::new(engine, &mut self.recorder, &header, deadline, orders, skipped);
         let result = driver.hello(started).and_then(|hello| {
             if !cold {
-                self.hello.get_or_insert(hello);
+                self.hello.get_or_init(|| hello);
             }
             plan(self.inputs, &mut driver)
         });

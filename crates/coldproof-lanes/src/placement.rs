@@ -22,7 +22,7 @@ const COLD: &str = "cold-placement";
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let topology = lane.inputs.topology;
     let Some(placement) = moved(&lane.inputs.rules, topology) else { return };
-    if lane.hello.as_ref().is_some_and(|hello| !hello.expert_placement) {
+    if lane.hello.get().is_some_and(|hello| !hello.expert_placement) {
         // Other lanes of the run judge the engine as one whose experts stay.
         return;
     }

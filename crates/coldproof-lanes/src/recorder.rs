@@ -6,12 +6,12 @@ use std::time::Instant;
 use coldproof_contract::evidence::{Event, Fact};
 use coldproof_contract::words::Rank;
 
-/// Told what is going on, for a progress bar.
-pub trait Progress {
+/// Told what is going on, for a progress bar, by every lane that runs.
+pub trait Progress: Sync {
     /// A step of an arm begins.
-    fn step(&mut self, arm: &str, step: &str);
+    fn step(&self, arm: &str, step: &str);
     /// Something that the user should know at once.
-    fn note(&mut self, text: &str);
+    fn note(&self, text: &str);
 }
 
 /// Says nothing.
@@ -19,39 +19,44 @@ pub trait Progress {
 pub struct Silent;
 
 impl Progress for Silent {
-    fn step(&mut self, _arm: &str, _step: &str) {}
-    fn note(&mut self, _text: &str) {}
+    fn step(&self, _arm: &str, _step: &str) {}
+    fn note(&self, _text: &str) {}
 }
 
-/// All events of a run.
+/// The events of a lane.
 pub struct Recorder<'p> {
     began: Instant,
     events: Vec<Event>,
-    progress: &'p mut dyn Progress,
+    progress: &'p dyn Progress,
 }
 
 impl<'p> Recorder<'p> {
-    /// An empty recorder.
-    pub fn new(progress: &'p mut dyn Progress) -> Self {
-        Self { began: Instant::now(), events: Vec::new(), progress }
+    /// An empty recorder of a run that began then.
+    pub fn new(began: Instant, progress: &'p dyn Progress) -> Self {
+        Self { began, events: Vec::new(), progress }
     }
 
     /// The progress display.
-    pub fn progress(&mut self) -> &mut dyn Progress {
+    #[must_use]
+    pub const fn progress(&self) -> &'p dyn Progress {
         self.progress
     }
 
-    /// The events, sorted by (arm, step, rank, seq) with arms in the order of `arms`.
+    /// The events, in the order in which they came.
     #[must_use]
-    pub fn finish(mut self, arms: &[String]) -> Vec<Event> {
-        let order: BTreeMap<&str, usize> =
-            arms.iter().enumerate().map(|(index, arm)| (arm.as_str(), index)).collect();
-        self.events.sort_by_key(|event| {
-            let arm = order.get(event.arm.as_str()).copied().unwrap_or(usize::MAX);
-            (arm, event.step, event.rank, event.seq)
-        });
+    pub fn finish(self) -> Vec<Event> {
         self.events
     }
+}
+
+/// Sorts by (arm, step, rank, seq), with arms in the order of `arms`.
+pub fn sort(events: &mut [Event], arms: &[String]) {
+    let order: BTreeMap<&str, usize> =
+        arms.iter().enumerate().map(|(index, arm)| (arm.as_str(), index)).collect();
+    events.sort_by_key(|event| {
+        let arm = order.get(event.arm.as_str()).copied().unwrap_or(usize::MAX);
+        (arm, event.step, event.rank, event.seq)
+    });
 }
 
 /// One arm's place in the recorder.

@@ -1,7 +1,7 @@
 //! The routing lane: sentinels through the engine's own loaders, decoded on every rank (R32).
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use coldproof_checkpoint::SentinelPlan;
 use coldproof_contract::evidence::{ArmHeader, Fact, LaneName, SlotFact};
@@ -27,7 +27,7 @@ type Loads = BTreeMap<(Rank, SlotName), (Dtype, Vec<Vec<u8>>)>;
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
     let topology = lane.inputs.routing_topology;
     let header = |arm, against| ArmHeader::new(arm, LaneName::Routing, topology, against);
-    let same = topology == lane.inputs.topology && lane.arms.iter().any(|arm| arm.arm == COLD);
+    let same = topology == lane.inputs.topology && lane.has_cold;
     let cold = if same { COLD } else { COLD_ROUTING };
     if !same {
         lane.arm(header(cold, None), |inputs, driver| {
@@ -54,7 +54,7 @@ pub(crate) fn run(lane: &mut Lane<'_, '_>) {
             now.record(driver, plan);
         }
         let slots = finish(inputs, driver, at)?;
-        let cold = Rc::clone(&driver.orders);
+        let cold = Arc::clone(&driver.orders);
         cold.reorder(&now, driver, &slots)
     });
 }

@@ -1,7 +1,7 @@
 //! What every lane does with an engine: load, take the transition, look at everything.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use coldproof_checkpoint::TensorRef;
 use coldproof_contract::digest::{self, Piece as Share, SourceKey};
@@ -197,7 +197,7 @@ pub(crate) fn look_at(
     let (mut facts, mut maps) = (Vec::new(), Vec::new());
     let mut shares: BTreeMap<String, Vec<Share>> = BTreeMap::new();
     let counted = driver.graphs.is_some();
-    let orders = Rc::clone(&driver.orders);
+    let orders = Arc::clone(&driver.orders);
     let nodes = driver.step(StepName::ReadBack, |engine| {
         for rank in topology.ranks() {
             let found = rank_look(engine, rank, &slots, places, &orders)?;

@@ -17,7 +17,7 @@ use crate::session::{Order, load, look, update};
 /// Only one request fits the KV cache, so each that is served pushes the one before it out. On B
 /// the second engine serves one of the two and the third the other: neither has an entry then.
 pub(crate) fn run(lane: &mut Lane<'_, '_>) {
-    if lane.hello.as_ref().is_some_and(|hello| !hello.kv_tiers) {
+    if lane.hello.get().is_some_and(|hello| !hello.kv_tiers) {
         // Other lanes of the run judge the engine as one without tiers.
         return;
     }

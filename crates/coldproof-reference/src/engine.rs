@@ -184,14 +184,16 @@ impl Engine {
         self.command(|replicas| replicas.begin(&promise))
     }
 
-    /// Opens an update in kernel format: every slot that an update refreshes, under its own name,
-    /// as kernels read it. No post-load follows.
+    /// Opens an update in kernel format: every slot that an update refreshes, as kernels read it,
+    /// for each rank of a replica under a name of its own ([`SlotShard`]). No post-load follows.
     ///
     /// # Errors
-    /// As [`Engine::begin`]; a slot that is left out or is none of these, more than one rank, an
-    /// engine whose weights are no whole generation.
-    pub fn begin_kernel(&mut self, slots: &[String]) -> Result<TransactionId, EngineError> {
-        let promise = Promise { format: Format::Kernel, ..Promise::of(slots) };
+    /// As [`Engine::begin`]; a slot that is left out or is none of these, a rank that there is not,
+    /// an engine whose weights are no whole generation.
+    ///
+    /// [`SlotShard`]: coldproof_contract::words::SlotShard
+    pub fn begin_kernel(&mut self, shards: &[String]) -> Result<TransactionId, EngineError> {
+        let promise = Promise { format: Format::Kernel, ..Promise::of(shards) };
         self.command(|replicas| replicas.begin(&promise))
     }
 

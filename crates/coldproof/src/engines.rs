@@ -1,8 +1,8 @@
 //! Where a run's engines come from: the embedded one, or an adapter in a process of its own.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
 use coldproof_lanes::adapters::Reference;
@@ -28,7 +28,7 @@ pub(crate) fn factory(settings: &EngineSettings, own: OwnCommand) -> Box<dyn Eng
                 python,
                 via: via.clone(),
                 options: options.clone(),
-                ahead: RefCell::new(None),
+                ahead: Mutex::new(None),
             })
         }
     }
@@ -65,6 +65,12 @@ impl Embedded {
 }
 
 impl EngineFactory for Embedded {
+    /// Each rank is a thread.
+    fn together(&self, ranks: u32) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        cores / usize::try_from(ranks.max(1)).unwrap_or(cores)
+    }
+
     fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
         let spec = StartSpec { faults: self.faults.clone(), lying: self.lying, ..spec.clone() };
         Ok(Box::new(Reference::start(&spec)?))
@@ -83,7 +89,7 @@ struct Adapter {
     python: Utf8PathBuf,
     via: String,
     options: String,
-    ahead: RefCell<Option<Spawned>>,
+    ahead: Mutex<Option<Spawned>>,
 }
 
 impl Adapter {
@@ -92,11 +98,17 @@ impl Adapter {
         command.args(["-m", "coldproof.vllm", "--via", &self.via, "--options", &self.options]);
         Spawned::new(command)
     }
+
+    /// The one that was started ahead; `next` is in its place from then on.
+    fn exchange(&self, next: Option<Spawned>) -> Option<Spawned> {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *ahead, next)
+    }
 }
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        if let Some(spawned) = self.ahead.take() {
+        if let Some(spawned) = self.exchange(None) {
             spawned.end();
         }
     }
@@ -104,12 +116,12 @@ impl Drop for Adapter {
 
 impl EngineFactory for Adapter {
     fn start(&self, spec: &StartSpec) -> Reply<Box<dyn EngineUnderTest>> {
-        let spawned = match self.ahead.take() {
+        let spawned = match self.exchange(None) {
             Some(spawned) => spawned,
             None => self.spawn()?,
         };
         // Where the next one cannot be started, the next arm says so.
-        *self.ahead.borrow_mut() = self.spawn().ok();
+        self.exchange(self.spawn().ok());
         Ok(Box::new(ProcessEngine::initialize(spawned, spec)?))
     }
 

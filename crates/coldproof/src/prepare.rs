@@ -78,7 +78,7 @@ pub(crate) fn prepare(settings: &ProveSettings, progress: &Spinner) -> Result<Pr
         faults::fit(&rows, &to.rules, to.model.model_type())?;
     }
     let least = faults::least(&rows);
-    let topology = topology::asked(&to, settings, least)?;
+    let topology = topology::asked(&to, settings, (least, faults::least_tp_of_all(&rows)))?;
     let mut notes = Vec::new();
     let routing_topology = match &to.model {
         Model::Known(config) if embedded => {

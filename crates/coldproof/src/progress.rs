@@ -40,11 +40,11 @@ impl Spinner {
 }
 
 impl Progress for Spinner {
-    fn step(&mut self, arm: &str, step: &str) {
+    fn step(&self, arm: &str, step: &str) {
         self.bar.set_message(format!("{arm}: {step}"));
     }
 
-    fn note(&mut self, text: &str) {
+    fn note(&self, text: &str) {
         let text = text.to_owned();
         self.bar.suspend(|| anstream::eprintln!("{text}"));
     }

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,6 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coldproof.recorder import storage_record, tensors_in
 
 Box = list[list[int]]
+#: A name, and where a module has the tensor of that name: its parameters or buffers, and the leaf.
+Place = tuple[str, dict[str, "torch.Tensor | None"], str]
+COPY = torch.ops.aten.copy_.default
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ def tied(model: torch.nn.Module) -> dict[str, str]:
     return {name: other for name, other in names.items() if name != other}
 
 
+def is_held(tensor: torch.Tensor | None, key: int) -> TypeGuard[torch.Tensor]:
+    """Whether this is a tensor over that storage, with elements."""
+    return tensor is not None and storage_record(tensor) == key and not tensor.is_meta
+
+
 def outward(start: int, count: int) -> Iterator[int]:
     """All of ``range(count)``, the nearest to ``start`` first."""
     for step in range(count):
@@ -117,7 +125,7 @@ class Applications(TorchDispatchMode):
         self._delivered: dict[int, Delivered] = {}
         self._modules = list(model.named_modules())
         self._tied = tied(model)
-        self._names: dict[int, list[str]] = {}
+        self._places: dict[int, list[Place]] = {}
         self._cursor = 0
 
     def deliver(
@@ -130,24 +138,28 @@ class Applications(TorchDispatchMode):
             self._delivered[storage.cdata] = Delivered(name, Layout.of(tensor), storage)
             yield name, tensor
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """A loader is not compiled: torch's guard around every call costs more than the call."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: object, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Runs the operation, and notes it where it read a delivered tensor."""
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        # Views are most of what a loader does, and not yet a use.
         if getattr(func, "is_view", False):
-            # Most of what a loader does; not yet a use.
+            return result
+        if func is COPY:
+            self._copied(args[0], args[1])
             return result
         read: dict[int, Delivered] = {}
-        for tensor in tensors_in((args, kwargs or {})):
+        for tensor in tensors_in((args, kwargs)):
             key = storage_record(tensor)
             if key is not None and key in self._delivered:
                 read[key] = self._delivered[key]
-        if not read:
-            return result
-        if func is torch.ops.aten.copy_.default:
-            self._copied(args[0], args[1])
-        else:
+        if read:
             self._computed(read, list(tensors_in(result)))
         return result
 
@@ -194,42 +206,33 @@ class Applications(TorchDispatchMode):
         found = self._held(key)
         if not found:
             # A loader has replaced parameters since.
-            self._names[key] = self._named(key)
+            self._places[key] = self._placed(key)
             found = self._held(key)
         boxes = [(name, box_of(Layout.of(target), Layout.of(tensor))) for name, tensor in found]
         return next((pair for pair in boxes if pair[1] is not None), boxes[0] if boxes else None)
 
-    def _named(self, key: int) -> list[str]:
-        """Names of a storage in the first module that has it; a parameter's before a buffer's.
+    def _placed(self, key: int) -> list[Place]:
+        """Where a storage is in the first module that has it; parameters before buffers.
 
         What comes next is near what came last, so the search goes outward from there.
         """
         for kind in ("_parameters", "_buffers"):
             for index in outward(self._cursor, len(self._modules)):
                 path, module = self._modules[index]
-                leaves = [
-                    leaf
-                    for leaf, tensor in getattr(module, kind).items()
-                    if storage_record(tensor) == key and not tensor.is_meta
-                ]
+                held = getattr(module, kind)
+                leaves = [leaf for leaf, tensor in held.items() if is_held(tensor, key)]
                 if leaves:
                     self._cursor = index
-                    found = [f"{path}.{leaf}" if path else leaf for leaf in leaves]
-                    return [self._tied[name] for name in found if name in self._tied] + found
+                    found = [(f"{path}.{leaf}" if path else leaf, held, leaf) for leaf in leaves]
+                    first = [(self._tied[name], *at) for name, *at in found if name in self._tied]
+                    return first + found
         return []
 
     def _held(self, key: int) -> list[tuple[str, torch.Tensor]]:
         """Which of the names that are known for a storage still have it."""
-        found = []
-        for name in self._names.get(key, ()):
-            path, _, leaf = name.rpartition(".")
-            try:
-                tensor = getattr(self.model.get_submodule(path), leaf)
-            except AttributeError:
-                continue
-            if storage_record(tensor) == key and not tensor.is_meta:
-                found.append((name, tensor))
-        return found
+        places = self._places.get(key, ())
+        pairs = [(name, tensors.get(leaf)) for name, tensors, leaf in places]
+        return [(name, tensor) for name, tensor in pairs if is_held(tensor, key)]
 
     def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.model.named_parameters()

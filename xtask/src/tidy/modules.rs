@@ -17,10 +17,13 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
         .collect();
     let unknown = rust.keys().filter(|path| !is_root(path)).filter_map(|path| {
         let (parents, name) = parents(path);
-        let is_named = parents
-            .iter()
-            .filter_map(|parent| rust.get(parent.as_str()))
-            .any(|text| names(text, name));
+        let usual = parents.iter().filter_map(|parent| rust.get(parent.as_str()));
+        // Each root of a folder of roots may name what lies beside it.
+        let folder = parents[0].trim_end_matches("mod.rs");
+        let beside = rust.iter().filter(|(root, _)| {
+            is_root(root) && root.strip_prefix(folder).is_some_and(|file| !file.contains('/'))
+        });
+        let is_named = usual.chain(beside.map(|(_, text)| text)).any(|text| names(text, name));
         (!is_named).then(|| {
             let text = format!("no `mod {name};` in {}: add it, or delete the file", parents[0]);
             Violation::new(path, 0, text)
@@ -106,10 +109,12 @@ mod tests {
             ("c/tests/it/main.rs", "mod a;"),
             ("c/tests/it/a.rs", ""),
             ("c/tests/it/b.rs", ""),
-            ("c/benches/gate.rs", ""),
+            ("c/benches/gate.rs", "mod peer;"),
+            ("c/benches/peer/mod.rs", ""),
+            ("c/benches/other/mod.rs", ""),
             ("c/examples/dump.rs", ""),
             ("c/src/tests/c.rs", ""),
         ]);
-        assert_eq!(found, ["c/src/tests/c.rs", "c/tests/it/b.rs"]);
+        assert_eq!(found, ["c/benches/other/mod.rs", "c/src/tests/c.rs", "c/tests/it/b.rs"]);
     }
 }

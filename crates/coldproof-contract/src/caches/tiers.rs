@@ -94,18 +94,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
          restart; on other weights {}",
         if other { "every row was computed" } else { "nobody was: both have one content" }
     );
-    let proven = &mut case.cover(Room::Caches).proven;
-    *proven = if proven.is_empty() { text } else { format!("{proven}; {text}") };
+    case.cover(Room::Caches).also_proven(&text);
 }
 
 /// The digest of the checkpoint that a phase is at: two labels may be one content.
 fn weights<'p, 'r>(view: &'p View<'r>, phase: &PhaseView<'r>) -> &'p str {
     let Some(label) = view.content(phase.at) else { return "" };
     view.checkpoint(label).map_or(&label.0, |header| &header.digest)
-}
-
-fn undecided(case: &mut Case<'_, '_>, text: String) {
-    case.cover(Room::Caches).undecided.insert(text);
 }
 
 fn answer<'p, 'r>(case: &mut Case<'_, '_>, tiers: &mut Tiers<'p, 'r>, now: Answer<'p, 'r>) {
@@ -131,7 +126,7 @@ fn answer<'p, 'r>(case: &mut Case<'_, '_>, tiers: &mut Tiers<'p, 'r>, now: Answe
         };
         if now.fetched(stage) > 0 && !states(now.arm) {
             let what = "the engine does not say that it has a cache";
-            undecided(case, format!("{what} `{tier}`, and it was hit"));
+            case.cover(Room::Caches).leave_undecided(format!("{what} `{tier}`, and it was hit"));
         }
     }
 }
@@ -153,7 +148,9 @@ fn first(
 ) {
     let (request, computed) = (now.request(), now.computed());
     let Some(full) = full(case, now) else {
-        return undecided(case, format!("no cold load computed request `{request}`"));
+        return case
+            .cover(Room::Caches)
+            .leave_undecided(format!("no cold load computed request `{request}`"));
     };
     if computed < full {
         let given: Vec<&str> = TIERS
@@ -161,7 +158,9 @@ fn first(
             .filter_map(|(stage, tier)| (now.fetched(stage) > 0).then_some(tier))
             .collect();
         if given.is_empty() && computed == 0 {
-            return undecided(case, format!("no launch of request `{request}` was seen"));
+            return case
+                .cover(Room::Caches)
+                .leave_undecided(format!("no launch of request `{request}` was seen"));
         }
         let paged = [served_from(now.phase)];
         let caches = if given.is_empty() { &paged[..] } else { &given };
@@ -296,24 +295,29 @@ fn unproven(case: &mut Case<'_, '_>, tiers: &Tiers<'_, '_>, arms: &[&ArmView<'_>
         phases().flat_map(|phase| &phase.caches).map(|seen| seen.fact.cache.as_str()).collect();
     let has = |tier: &str| declared.contains(tier);
     if !has(HOST) && !has(FILE) {
-        undecided(case, "the engine was started with tiers and states none".to_owned());
+        case.cover(Room::Caches)
+            .leave_undecided("the engine was started with tiers and states none");
     }
     if has(HOST) && tiers.spared[0] == 0 {
-        undecided(case, format!("no request hit `{HOST}` on the old generation"));
+        case.cover(Room::Caches)
+            .leave_undecided(format!("no request hit `{HOST}` on the old generation"));
     } else if has(HOST) && other && tiers.updated == 0 {
-        undecided(case, format!("no request that hit `{HOST}` was computed after an update"));
+        case.cover(Room::Caches)
+            .leave_undecided(format!("no request that hit `{HOST}` was computed after an update"));
     }
     if has(FILE) && tiers.spared[1] == 0 {
-        undecided(case, format!("no request hit `{FILE}` after a restart"));
+        case.cover(Room::Caches)
+            .leave_undecided(format!("no request hit `{FILE}` after a restart"));
     }
     if has(FILE) && other && tiers.elsewhere == 0 {
         let text = "no engine on other weights computed a request that was in";
-        undecided(case, format!("{text} `{FILE}`"));
+        case.cover(Room::Caches).leave_undecided(format!("{text} `{FILE}`"));
     }
     for arm in arms {
         let last = arm.phases.iter().rev().find_map(PhaseView::failed_step);
         if last.is_some_and(|step| !matches!(step.outcome, Some(StepOutcome::Unsupported { .. }))) {
-            undecided(case, format!("arm `{}` ended before its plan did", arm.header.arm));
+            case.cover(Room::Caches)
+                .leave_undecided(format!("arm `{}` ended before its plan did", arm.header.arm));
         }
     }
 }

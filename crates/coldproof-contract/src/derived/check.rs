@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::DerivedGraph;
-use crate::evidence::{Comparison, Difference, Holds, LaneName, SlotFact};
+use crate::evidence::{Comparison, Difference, Holds, SlotFact};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
 use crate::words::{SlotKind, SlotName};
 
@@ -18,8 +18,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         epochs(case, index);
     }
     let equal = case.cover_content(Room::Derived, &[SlotKind::Derived], "derived value");
-    let lanes = [LaneName::Differential, LaneName::Kernel];
-    let covered = lanes.into_iter().any(|lane| case.view.ran(lane)) || case.view.updated_adapters();
+    let covered = case.view.covers_content();
     let coverage = case.cover(Room::Derived);
     coverage.covered = covered;
     coverage.proven = format!("{equal} derived values equal to a cold load's, bit for bit");

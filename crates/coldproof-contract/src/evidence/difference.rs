@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::view::{ArmView, PhaseView, Seen, SlotKey, View};
 use super::{LaneName, PieceContent, ReadBackFact, SlotFact};
-use crate::words::{Rank, SlotKind, SlotName};
+use crate::words::{Hex128, Rank, SlotKind, SlotName};
 
 /// What a differing slot or piece holds instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +47,8 @@ pub struct Difference<'r> {
     pub against: String,
     /// What the slot holds.
     pub holds: Holds,
+    /// Another rank, which must hold these bytes in its own slot of the name.
+    pub right_on: Option<Rank>,
     /// Differing pieces, for a slot that is a bijection of its sources.
     pub pieces: Vec<PieceDifference<'r>>,
 }
@@ -171,6 +173,7 @@ impl<'r> Comparison<'r> {
         let Some(reference) = reference(view, arm, index) else { return false };
         self.presence(of, index, phase, &reference);
         let old = arm.earlier(index, phase.from).map(|old| &old.read_backs);
+        let mut places = None;
         for (key, read) in &phase.read_backs {
             let Some(wanted) = reference.phase.read_backs.get(key) else { continue };
             // What moved is compared by source.
@@ -199,6 +202,8 @@ impl<'r> Comparison<'r> {
                 Holds::Old => tally.old += 1,
                 Holds::Neither | Holds::Unreadable => tally.neither += 1,
             });
+            let places = places.get_or_insert_with(|| places_of(reference.phase));
+            let content = read.fact.content;
             self.differences.push(Difference {
                 arm: &arm.header.arm,
                 phase: phase.phase,
@@ -209,6 +214,7 @@ impl<'r> Comparison<'r> {
                 reference: wanted.fact,
                 against: reference.name.clone(),
                 holds,
+                right_on: content.and_then(|content| places.get(&(key.1, content)).copied()),
                 pieces: pieces(read.fact, wanted.fact, old),
             });
         }
@@ -279,6 +285,12 @@ fn reference<'v, 'r>(
     let phase = arm.earlier(index, phase.at)?;
     let name = format!("phase `{}` of the same arm", phase.phase);
     Some(Reference { phase, name, cold: false })
+}
+
+/// The first rank that holds each content of each slot.
+fn places_of<'r>(phase: &PhaseView<'r>) -> BTreeMap<(&'r SlotName, Hex128), Rank> {
+    let held = phase.read_backs.iter().rev();
+    held.filter_map(|((rank, slot), read)| Some(((*slot, read.fact.content?), *rank))).collect()
 }
 
 fn equal(read: &ReadBackFact, wanted: &ReadBackFact) -> bool {

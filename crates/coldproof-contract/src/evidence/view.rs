@@ -298,6 +298,14 @@ impl<'r> View<'r> {
         arms.any(ArmView::updates)
     }
 
+    /// Whether an engine under test took an update of which parameters and what is computed from
+    /// them are judged by their content.
+    #[must_use]
+    pub fn covers_content(&self) -> bool {
+        let lanes = [LaneName::Differential, LaneName::Kernel];
+        lanes.into_iter().any(|lane| self.ran(lane)) || self.updated_adapters()
+    }
+
     /// The arm that this one must equal. One that names itself must equal nothing.
     #[must_use]
     pub fn against(&self, arm: &ArmView<'r>) -> Option<&ArmView<'r>> {
@@ -390,6 +398,15 @@ impl<'r> View<'r> {
     #[must_use]
     pub fn rules_of(&self, phase: &PhaseView<'_>) -> &'r [SourceRule] {
         rules_at(self.header, phase.at)
+    }
+
+    /// The source that is all of a slot on a rank, where the names of a phase's checkpoint are
+    /// those of slots as ranks store them.
+    #[must_use]
+    pub fn shard(&self, phase: &PhaseView<'_>, rank: Rank, slot: &SlotName) -> Option<&'r str> {
+        let own = |rule: &&SourceRule| rule.own_rank() == Some(Rank { dp: 0, ..rank });
+        let mut rules = self.rules_of(phase).iter().filter(own);
+        rules.find(|rule| rule.slot == *slot).map(|rule| rule.source.as_str())
     }
 
     /// The slots that hold a source of a phase: the first of the catalogue's, or all that a cold

@@ -5,25 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::{Account, AccountError, account};
 use super::{LedgerError, PostLoadError, observed, permuted};
 use crate::derived::read_text;
-use crate::evidence::{ArmView, Difference, Holds, LaneName, PhaseView, PostLoadStage};
-use crate::routing::Placement;
+use crate::evidence::{ArmView, Difference, Holds, PhaseView, PostLoadStage};
+use crate::routing::{Placement, PlacementError, SourceRule};
 use crate::verdict::{Case, Finding, FindingCode, FindingEvent, Room, symptom};
-use crate::words::{Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
+use crate::words::{ExpertPlacement, Fragment, Hex128, Packing, Rank, SlotKind, SlotName};
 
 /// Judges what engines claim of their applications. Byte differences are judged by [`check`],
 /// after the rooms whose findings explain some of them.
 pub(crate) fn check_claims(case: &mut Case<'_, '_>) {
     let view = case.view;
     for (index, arm) in view.arms.iter().enumerate() {
+        let mut placed = None;
         for phase_index in 0..arm.phases.len() {
             let phase = &arm.phases[phase_index];
             if phase.failed_step().is_some() {
                 continue;
             }
-            accounts(case, (index, phase_index), arm, phase);
+            accounts(case, (index, phase_index), (arm, phase), &mut placed);
         }
     }
 }
+
+/// What a placement follows from: the rules of a phase, and where experts are at its end.
+type Places<'r> = (&'r [SourceRule], Option<&'r ExpertPlacement>);
+
+/// Where sources belong on the ranks of an arm, as of its last phase.
+type Placed<'r> = Option<(Places<'r>, Result<Placement, PlacementError>)>;
 
 /// Judges category 3.
 pub(crate) fn check(case: &mut Case<'_, '_>) {
@@ -36,8 +43,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
     let sources = sources(case);
     observed::check(case);
     let equal = case.cover_content(Room::Lifecycle, &[SlotKind::Parameter], "parameter");
-    let lanes = [LaneName::Differential, LaneName::Kernel];
-    let covered = lanes.into_iter().any(|lane| case.view.ran(lane)) || case.view.updated_adapters();
+    let covered = case.view.covers_content();
     let coverage = case.cover(Room::Lifecycle);
     coverage.covered = covered;
     coverage.checks += sources;
@@ -51,11 +57,11 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
 }
 
 /// An engine that gives no account on a rank claims nothing there: its bytes decide.
-fn accounts(
-    case: &mut Case<'_, '_>,
+fn accounts<'r>(
+    case: &mut Case<'_, 'r>,
     site: (usize, usize),
-    arm: &ArmView<'_>,
-    phase: &PhaseView<'_>,
+    (arm, phase): (&ArmView<'r>, &PhaseView<'r>),
+    placed: &mut Placed<'r>,
 ) {
     let Some(manifest) = phase.manifests.last() else { return };
     let ranks: BTreeSet<Rank> = phase.applications.iter().map(|a| a.rank).collect();
@@ -73,13 +79,16 @@ fn accounts(
         let text = format!("the account of arm `{}` cannot be replayed: {error}", arm.header.arm);
         case.cover(Room::Lifecycle).undecided.insert(text);
     };
-    let placed = Placement::with_experts(rules, arm.header.topology, phase.experts);
-    let placement = match placed {
+    let same = |of: Places<'_>| std::ptr::eq(of.0, rules) && of.1 == phase.experts;
+    let known = placed.take().filter(|(of, _)| same(*of));
+    let place = || Placement::with_experts(rules, arm.header.topology, phase.experts);
+    let now = known.unwrap_or_else(|| ((rules, phase.experts), place()));
+    let placement = match &placed.insert(now).1 {
         Ok(placement) => placement,
-        Err(error) => return undecided(case, error.into()),
+        Err(error) => return undecided(case, error.clone().into()),
     };
     for rank in ranks {
-        match account(&placement, phase, rank, &promised) {
+        match account(placement, phase, rank, &promised) {
             Ok(account) => report(case, site, rank, account),
             Err(error) => undecided(case, error),
         }
@@ -103,8 +112,9 @@ fn report(case: &mut Case<'_, '_>, site: (usize, usize), rank: Rank, account: Ac
     let mut gaps: Vec<(String, SlotName, LedgerError)> = Vec::new();
     for gap in account.missing {
         if let LedgerError::Missing { source_name, slot, .. } = &gap {
-            let gap = (source_name.clone(), slot.clone(), gap);
-            gaps.extend((!astray.contains(&(gap.0.clone(), gap.1.clone()))).then_some(gap));
+            let of = (source_name.clone(), slot.clone());
+            let known = astray.contains(&of) || account.foreign.contains(slot);
+            gaps.extend((!known).then_some((of.0, of.1, gap)));
         }
     }
     let open: BTreeSet<SlotName> = gaps.iter().map(|(_, slot, _)| slot.clone()).collect();
@@ -287,11 +297,12 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
         crate::state::lost(case, difference);
         return;
     }
-    let mut stale: BTreeSet<&str> = (difference.pieces.iter())
-        .filter(|piece| piece.holds == Holds::Old)
-        .map(|piece| piece.piece.source.as_str())
-        .collect();
-    if difference.holds == Holds::Old && difference.pieces.is_empty() {
+    let pieces = difference.pieces.iter().filter(|piece| piece.holds == Holds::Old);
+    let mut stale: BTreeSet<&str> = match shard(case, difference) {
+        Some(shard) if difference.holds == Holds::Old => BTreeSet::from([shard]),
+        _ => pieces.map(|piece| piece.piece.source.as_str()).collect(),
+    };
+    if difference.holds == Holds::Old && difference.pieces.is_empty() && stale.is_empty() {
         // No bijection of its sources: all that belong there went nowhere.
         let own = case.view.header.rules.iter().filter(|rule| rule.slot.0 == *slot);
         stale.extend(own.map(|rule| rule.source.as_str()));
@@ -331,13 +342,21 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     }
 }
 
+fn phase_of<'v, 'r>(case: &Case<'v, 'r>, difference: &Difference<'_>) -> Option<&'v PhaseView<'r>> {
+    let arm = case.view.arms.get(case.arm_index(difference.arm));
+    arm.and_then(|arm| arm.phases.get(difference.phase_index))
+}
+
 /// Whether nothing was delivered into the slot, by what the update promised: all of its sources
 /// were to keep what they hold.
 fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
-    let view = case.view;
-    let arm = case.arm_index(difference.arm);
-    let phase = view.arms.get(arm).and_then(|arm| arm.phases.get(difference.phase_index));
+    let phase = phase_of(case, difference);
     phase.is_some_and(|phase| phase.preserved.contains(&difference.slot.slot))
+}
+
+/// The source that is all of the slot on its rank, where slots are delivered as they are stored.
+fn shard<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r str> {
+    case.view.shard(phase_of(case, difference)?, difference.rank, &difference.slot.slot)
 }
 
 /// The finding that says that this source never came, or reached no slot.
@@ -361,7 +380,8 @@ fn explained(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
     let arm = case.arm_index(difference.arm);
     let rank = case.rank_index(arm, difference.rank);
     let blamed = case.blamed_finding(&difference.slot.slot.0, arm, rank);
-    blamed.is_some_and(|finding| !by_source(finding))
+    let whole = shard(case, difference);
+    blamed.is_some_and(|finding| !by_source(finding) || whole == Some(finding.object.as_str()))
         || difference
             .pieces
             .iter()

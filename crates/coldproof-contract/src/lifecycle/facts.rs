@@ -17,6 +17,8 @@ use crate::words::{Rank, SlotName, TransactionId};
 pub(super) struct Account {
     /// Applications that contradict the promise or each other, with the event.
     pub applications: Vec<(LedgerError, FindingEvent)>,
+    /// Slots that sources of other ranks were applied to.
+    pub foreign: BTreeSet<SlotName>,
     /// Promised elements that never arrived.
     pub missing: Vec<LedgerError>,
     /// Post-load out of order, with the event.
@@ -63,13 +65,17 @@ pub(super) fn account(
         let step = phase.step_name(entry.step);
         match entry.what {
             What::Applied(identity) => {
-                if let Err(error) = ledger.record_named(&identity) {
-                    if is_second_name(&error, promised) {
+                let Err(mut error) = ledger.record_named(&identity) else { continue };
+                let event = symptom("applied", step, entry.seq, identity.to_string());
+                if let Some(source) = without_elements(&error, promised) {
+                    if !placement.has(source) {
                         continue;
                     }
-                    let event = symptom("applied", step, entry.seq, identity.to_string());
-                    account.applications.push((error, event));
+                    account.foreign.insert(identity.slot.clone());
+                    let application = Box::new(identity);
+                    error = LedgerError::UnexpectedFragment { application, belongs: None };
                 }
+                account.applications.push((error, event));
             }
             What::Stage(layer, stage) => {
                 let result = match stage {
@@ -89,11 +95,16 @@ pub(super) fn account(
     Ok(account)
 }
 
-/// A promised source without elements of its own is a second name of another's content, such as a
-/// tied head: the bytes of what it fills decide.
-fn is_second_name(error: &LedgerError, promised: &BTreeSet<&str>) -> bool {
-    matches!(error, LedgerError::UnexpectedSource { source_name }
-        if promised.contains(source_name.as_str()))
+/// A promised source without elements on this rank. One that belongs to other ranks was written
+/// where none of it belongs; one that belongs nowhere is a second name of another's content, such
+/// as a tied head: the bytes of what it fills decide.
+fn without_elements<'e>(error: &'e LedgerError, promised: &BTreeSet<&str>) -> Option<&'e str> {
+    match error {
+        LedgerError::UnexpectedSource { source_name } => {
+            Some(source_name.as_str()).filter(|source| promised.contains(source))
+        }
+        _ => None,
+    }
 }
 
 enum What<'r> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::experts::SeenExperts;
 use super::facts::{Mismatch, decoded, expected};
-use super::{Placement, SourceRule, experts, passed_over};
+use super::{Placement, SourceRule, exchanged, experts, passed_over};
 use crate::evidence::{ArmView, LaneName, PhaseView};
 use crate::verdict::{Case, Finding, FindingCode, Room, symptom};
 use crate::words::{Rank, SlotName};
@@ -18,6 +18,7 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
             arm_check(case, index, arm);
         }
     }
+    exchanged::check(case);
     padding(case);
     let seen = experts::check(case);
     cover(case);
@@ -76,10 +77,13 @@ fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
     let rules: &[SourceRule] = &case.view.header.rules;
     let shapes: BTreeMap<&str, &[u64]> =
         rules.iter().map(|rule| (rule.source.as_str(), rule.shape.as_slice())).collect();
-    let Ok(placement) = Placement::of(rules, arm.header.topology) else {
-        let text = "the catalogue cannot be placed on this topology".to_owned();
-        case.cover(Room::Routing).undecided.insert(text);
-        return;
+    let placement = match Placement::of(rules, arm.header.topology) {
+        Ok(placement) => placement,
+        Err(error) => {
+            let text = format!("the catalogue cannot be placed on this topology: {error}");
+            case.cover(Room::Routing).undecided.insert(text);
+            return;
+        }
     };
     for (phase_index, phase) in arm.phases.iter().enumerate() {
         if phase.origins.is_empty() {

@@ -1,5 +1,6 @@
 //! Why sources cannot be placed.
 
+use super::Placement;
 use crate::words::{Fragment, Rank, SlotName, Topology};
 
 /// A source that cannot be placed, or a set of sources that do not make up their slots.
@@ -12,6 +13,17 @@ pub enum PlacementError {
         rank: Rank,
         /// The topology.
         topology: Topology,
+    },
+    /// More places than are computed.
+    #[error(
+        "{sources} sources on {ranks} ranks have more than {} places; give fewer ranks",
+        Placement::PLACES_MAX
+    )]
+    TooMany {
+        /// Sources that any rank may have.
+        sources: usize,
+        /// Ranks.
+        ranks: u32,
     },
     /// An axis cannot be cut into equal parts.
     #[error("`{source_name}`: {extent} of axis {axis} cannot be cut into {parts} equal parts")]

@@ -2,6 +2,7 @@
 
 mod check;
 mod error;
+mod exchanged;
 mod experts;
 mod factor;
 mod facts;

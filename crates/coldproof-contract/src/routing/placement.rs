@@ -1,6 +1,6 @@
 //! The placement of a whole model: which source elements make up every slot of every rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Piece, PlacementError, SourceRule};
 use crate::words::{ExpertPlacement, Fragment, Rank, SlotName, Span, Topology};
@@ -31,15 +31,20 @@ pub struct SlotPlacement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     topology: Topology,
+    sources: BTreeSet<String>,
     slots: BTreeMap<Rank, BTreeMap<SlotName, SlotPlacement>>,
 }
 
 impl Placement {
+    /// The most places, one for each source and each rank that may have it.
+    pub const PLACES_MAX: u64 = 1 << 21;
+
     /// Places every source on every rank, experts consecutively.
     ///
     /// # Errors
-    /// A source that cannot be placed; sources of one slot that disagree on its shape or fill the
-    /// same elements; elements that nothing fills, in a slot that declares no padding.
+    /// A source that cannot be placed; one of a rank that there is not; too many places; sources
+    /// of one slot that disagree on its shape or fill the same elements; elements that nothing
+    /// fills, in a slot that declares no padding.
     pub fn of(rules: &[SourceRule], topology: Topology) -> Result<Self, PlacementError> {
         Self::with_experts(rules, topology, None)
     }
@@ -54,17 +59,40 @@ impl Placement {
         topology: Topology,
         experts: Option<&ExpertPlacement>,
     ) -> Result<Self, PlacementError> {
+        let (mut shared, mut own) = (Vec::new(), BTreeMap::<Rank, Vec<&SourceRule>>::new());
+        for rule in rules {
+            match rule.own_rank() {
+                None => shared.push(rule),
+                Some(rank) if topology.replica().contains(rank) => {
+                    own.entry(rank).or_default().push(rule);
+                }
+                Some(rank) => return Err(PlacementError::Rank { rank, topology }),
+            }
+        }
+        let (sources, ranks) = (shared.len(), topology.size());
+        if (sources as u64).saturating_mul(u64::from(ranks)) > Self::PLACES_MAX {
+            return Err(PlacementError::TooMany { sources, ranks });
+        }
         let mut slots = BTreeMap::new();
         for rank in topology.ranks() {
-            slots.insert(rank, place_rank(rules, (topology, experts), rank)?);
+            let own = own.get(&Rank { dp: 0, ..rank }).into_iter().flatten();
+            let here = shared.iter().chain(own).filter(|rule| rule.is_on(topology, rank));
+            slots.insert(rank, place_rank(here.copied(), (topology, experts), rank)?);
         }
-        Ok(Self { topology, slots })
+        let sources = rules.iter().map(|rule| rule.source.clone()).collect();
+        Ok(Self { topology, sources, slots })
     }
 
     /// The topology that it is for.
     #[must_use]
     pub const fn topology(&self) -> Topology {
         self.topology
+    }
+
+    /// Whether a source belongs anywhere.
+    #[must_use]
+    pub fn has(&self, source: &str) -> bool {
+        self.sources.contains(source)
     }
 
     /// All slots of a rank that sources fill, by name.
@@ -86,13 +114,13 @@ struct Draft<'a> {
     pads: bool,
 }
 
-fn place_rank(
-    rules: &[SourceRule],
+fn place_rank<'a>(
+    rules: impl Iterator<Item = &'a SourceRule>,
     (topology, experts): (Topology, Option<&ExpertPlacement>),
     rank: Rank,
 ) -> Result<BTreeMap<SlotName, SlotPlacement>, PlacementError> {
     let mut drafts: BTreeMap<&SlotName, Draft<'_>> = BTreeMap::new();
-    for rule in rules.iter().filter(|rule| rule.is_on(topology, rank)) {
+    for rule in rules {
         let (pieces, shape) = rule.pieces_of(topology, rank, experts)?;
         let draft = drafts.entry(&rule.slot).or_insert_with(|| Draft {
             placed: SlotPlacement {

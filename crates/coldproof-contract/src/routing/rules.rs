@@ -35,6 +35,11 @@ pub enum Half {
 pub enum Sharding {
     /// All of it on every rank.
     Replicated,
+    /// All of it on one rank of each replica: what that rank stores of a slot.
+    OneRank {
+        /// The rank in the first replica.
+        rank: Rank,
+    },
     /// All of it on every rank, from row `first` on of a slot that stacks several sources.
     Stacked {
         /// Its first row in the slot.
@@ -187,7 +192,7 @@ impl Piece {
 impl SourceRule {
     /// The pieces of this source that belong on `rank`, in source order, and the logical shape of
     /// the slot there (padding included), with consecutive experts on each rank. A rank that holds
-    /// none of the source has no pieces. Which pipeline stages have the slot is not asked: see
+    /// none of the source has no pieces. Which ranks have the slot by this rule is not asked: see
     /// [`SourceRule::is_on`].
     ///
     /// # Errors
@@ -240,10 +245,20 @@ impl SourceRule {
         }
     }
 
-    /// Whether a rank has the slot.
+    /// Whether a rank has the slot by this rule.
     #[must_use]
     pub fn is_on(&self, topology: Topology, rank: Rank) -> bool {
-        self.stage.is_on(rank.pp, topology.pp)
+        self.own_rank().is_none_or(|own| own == Rank { dp: 0, ..rank })
+            && self.stage.is_on(rank.pp, topology.pp)
+    }
+
+    /// The one rank, in the first replica, that the source is for, if it is for one.
+    #[must_use]
+    pub const fn own_rank(&self) -> Option<Rank> {
+        match self.sharding {
+            Sharding::OneRank { rank } => Some(rank),
+            _ => None,
+        }
     }
 
     /// Whether the slot may hold elements that no source fills (they hold zero).
@@ -279,7 +294,7 @@ impl Cut<'_> {
 
     fn place_as(&self, sharding: &Sharding) -> Placed {
         match *sharding {
-            Sharding::Replicated => self.replicated(),
+            Sharding::Replicated | Sharding::OneRank { .. } => self.replicated(),
             Sharding::Stacked { first, rows } => self.stacked(first, rows),
             Sharding::Column => self.along(0),
             Sharding::Row => self.along(self.last_axis()?),

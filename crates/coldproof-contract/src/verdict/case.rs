@@ -30,6 +30,21 @@ pub struct Coverage {
     pub topology: Option<Topology>,
 }
 
+impl Coverage {
+    /// Adds a reason not to pass.
+    pub fn leave_undecided(&mut self, reason: impl Into<String>) {
+        self.undecided.insert(reason.into());
+    }
+
+    /// Adds to what was proven.
+    pub fn also_proven(&mut self, text: &str) {
+        if !self.proven.is_empty() {
+            self.proven += "; ";
+        }
+        self.proven += text;
+    }
+}
+
 /// A case under way.
 #[derive(Debug)]
 pub struct Case<'v, 'r> {

@@ -11,6 +11,7 @@ mod exercised;
 mod factors;
 mod fuzz;
 mod images;
+mod kernel_format;
 mod left_out;
 mod lifecycle;
 mod names;

@@ -225,7 +225,8 @@ fn a_catalogue_that_cannot_be_placed_is_undecided() {
     let odd = run.header.rules.iter_mut().find(|rule| rule.source == NORM).unwrap();
     (odd.sharding, odd.shape) = (Sharding::Column, vec![3]);
     run.events.retain(|event| !matches!(event.fact, Fact::Application(_)));
-    assert_undecided(&run, Room::Routing, "the catalogue cannot be placed on this topology");
+    let why = "the catalogue cannot be placed on this topology: `norm.weight`: 3 of axis 0 cannot";
+    assert_undecided(&run, Room::Routing, why);
 }
 
 #[test]

@@ -204,3 +204,29 @@ fn a_rank_has_its_experts_alone_in_either_spelling() {
     );
     assert!(matches!(uneven, Err(PlacementError::Uneven { extent: 3, parts: 2, .. })));
 }
+
+#[test]
+fn no_more_places_are_computed_than_can_be() {
+    let ranks = |ranks: u32| Topology { dp: ranks, ..Topology::SINGLE };
+    let at = |name: u64, sharding| SourceRule {
+        slot: name.to_string().as_str().into(),
+        ..rule(&name.to_string(), &[1], sharding)
+    };
+    let many =
+        |count: u64| -> Vec<_> { (0..count).map(|name| at(name, Sharding::Replicated)).collect() };
+    let most = 1 << 16;
+    let sources = Placement::PLACES_MAX / u64::from(most) + 1;
+    let refused = Placement::of(&many(sources), ranks(most));
+    assert_eq!(refused, Err(PlacementError::TooMany { sources: sources as usize, ranks: most }));
+    assert!(refused.unwrap_err().to_string().contains("33 sources on 65536 ranks"));
+    assert!(Placement::of(&many(sources), ranks(64)).is_ok());
+    // What is of one rank has one place.
+    let topology = Topology::tensor(most);
+    let own = (0..sources).map(|tp| {
+        let rank = Rank::tensor(u32::try_from(tp).unwrap());
+        at(tp, Sharding::OneRank { rank })
+    });
+    let placed = Placement::of(&own.collect::<Vec<_>>(), topology).unwrap();
+    assert_eq!(placed.slots(Rank::tensor(32)).count(), 1);
+    assert_eq!(placed.slots(Rank::tensor(33)).count(), 0);
+}

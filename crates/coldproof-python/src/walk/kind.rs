@@ -34,12 +34,12 @@ pub(super) enum Kind {
 
 /// What is to be done with the instances of one type.
 #[derive(Debug)]
-pub(super) struct Plan<'py> {
+pub(super) struct Plan {
     pub(super) kind: Kind,
     /// Where instances have their `__dict__`.
     pub(super) dict: DictPlace,
     /// Slots of all classes: name and descriptor.
-    pub(super) slots: Vec<Slot<'py>>,
+    pub(super) slots: Vec<Slot>,
     /// Whether there is something inside that cannot be entered.
     pub(super) is_opaque: bool,
     /// Whether what an instance refers to is asked of the garbage collector.
@@ -47,9 +47,9 @@ pub(super) struct Plan<'py> {
 }
 
 /// The name and the descriptor of a slot.
-pub(super) type Slot<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+pub(super) type Slot = (Py<PyAny>, Py<PyAny>);
 
-impl Plan<'_> {
+impl Plan {
     const LEAF: Self = Self {
         kind: Kind::Leaf,
         dict: DictPlace::None,
@@ -173,7 +173,7 @@ impl<'py> Types<'py> {
     }
 
     /// What to do with the instances of a type.
-    pub(super) fn plan(&self, class: &Bound<'py, PyType>) -> PyResult<Plan<'py>> {
+    pub(super) fn plan(&self, class: &Bound<'py, PyType>) -> PyResult<Plan> {
         let known = self.known.iter().find(|(base, _)| raw::is_subtype(class, base));
         let kind = known.map_or(Kind::Object, |(_, kind)| *kind);
         let is_exact = known.is_some_and(|(base, _)| base.is(class));
@@ -243,7 +243,7 @@ impl<'py> Types<'py> {
         &self,
         class: &Bound<'py, PyType>,
         base: Option<&Bound<'py, PyType>>,
-    ) -> PyResult<Vec<Slot<'py>>> {
+    ) -> PyResult<Vec<Slot>> {
         let mut slots = Vec::new();
         for class in self.mro(class)? {
             let is_inherited = base.is_some_and(|base| raw::is_subtype(base, &class));
@@ -254,7 +254,7 @@ impl<'py> Types<'py> {
                 let (name, value): (Bound<'py, PyAny>, Bound<'py, PyAny>) = entry?.extract()?;
                 let is_layout = name.extract::<&str>().is_ok_and(|name| LAYOUT.contains(&name));
                 if raw::is_slot(&value) && !is_layout {
-                    slots.push((name, value));
+                    slots.push((name.unbind(), value.unbind()));
                 }
             }
         }

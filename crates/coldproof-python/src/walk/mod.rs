@@ -5,6 +5,7 @@
 
 mod kind;
 mod path;
+mod plans;
 mod raw;
 mod walker;
 

@@ -31,12 +31,17 @@ struct Step<'py> {
 }
 
 /// The tree of steps.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Paths<'py>(Vec<Step<'py>>);
 
 impl<'py> Paths<'py> {
     /// Where a walk begins.
     pub(super) const ROOT: Place = Place(u32::MAX);
+
+    /// No steps yet, and room for some.
+    pub(super) fn with_capacity(steps: usize) -> Self {
+        Self(Vec::with_capacity(steps))
+    }
 
     /// The place that `edge` leads to.
     pub(super) fn step(&mut self, parent: Place, edge: Edge<'py>) -> Place {

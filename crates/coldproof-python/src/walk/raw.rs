@@ -1,7 +1,6 @@
 //! The few calls of the C API that look into an object without running any of its code.
 #![expect(unsafe_code, reason = "these calls have no safe form")]
 
-use std::ffi::c_int;
 use std::ptr;
 
 use pyo3::prelude::*;
@@ -68,26 +67,42 @@ impl DictPlace {
     }
 }
 
-/// Calls `each` with every key and value of a dictionary's own table, whatever its class overrides.
-/// A dictionary that is changed meanwhile gives some of its entries.
-pub(super) fn for_each_entry<'py>(
-    dict: &Bound<'py, PyDict>,
-    mut each: impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>) -> PyResult<()>,
-) -> PyResult<()> {
-    let py = dict.py();
-    let mut position = 0;
-    loop {
-        let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a live dictionary, a position that only this call writes, and places for two
-        // borrowed references, which are made strong before anything else can run.
-        let (key, value) = unsafe {
-            let found: c_int = ffi::PyDict_Next(dict.as_ptr(), &mut position, &mut key, &mut value);
-            if found == 0 {
-                return Ok(());
+/// The entries of a dictionary's own table, whatever its class overrides. One that is changed
+/// meanwhile gives some of its entries.
+pub(super) struct Entries<'a, 'py> {
+    dict: &'a Bound<'py, PyDict>,
+    position: ffi::Py_ssize_t,
+    count: usize,
+}
+
+impl<'a, 'py> Entries<'a, 'py> {
+    pub(super) const fn of(dict: &'a Bound<'py, PyDict>) -> Self {
+        Self { dict, position: 0, count: 0 }
+    }
+
+    /// Number, key and value of the next entry that holds anything. `is_leaf` says of the address
+    /// of a type whether its instances are plain values, and runs nothing of the interpreter's.
+    pub(super) fn next(
+        &mut self,
+        is_leaf: impl Fn(usize) -> bool,
+    ) -> Option<(usize, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let py = self.dict.py();
+        loop {
+            let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: a live dictionary, a position that only this call writes, and places for two
+            // borrowed references. They are looked at and made strong before anything else can run.
+            unsafe {
+                let dict = self.dict.as_ptr();
+                if ffi::PyDict_Next(dict, &raw mut self.position, &mut key, &mut value) == 0 {
+                    return None;
+                }
+                self.count += 1;
+                if [key, value].into_iter().any(|held| !is_leaf(ffi::Py_TYPE(held) as usize)) {
+                    let strong = |held| Bound::from_borrowed_ptr(py, held);
+                    return Some((self.count - 1, strong(key), strong(value)));
+                }
             }
-            (Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, value))
-        };
-        each(&key, &value)?;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,7 +11,8 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::kind::{Kind, Plan, Types};
 use super::path::{Edge, Paths, Place};
-use super::raw::{self, DictPlace};
+use super::plans;
+use super::raw::{self, DictPlace, Entries};
 
 /// Neighbours in memory stay neighbours in the table, so that a walk over objects that were made
 /// together stays in the cache; only the tag is spread. Only lookups: no order reaches an output.
@@ -41,6 +42,9 @@ impl Hasher for Nearby {
     }
 }
 
+/// Objects that a walk has room for at first.
+const OBJECTS: usize = 8192;
+
 type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<Nearby>>;
 
 /// What an object that was seen is.
@@ -54,7 +58,7 @@ enum Seen {
 /// An object that was found and is still to be entered.
 struct Pending<'py> {
     object: Bound<'py, PyAny>,
-    plan: Rc<Plan<'py>>,
+    plan: Arc<Plan>,
     place: Place,
     /// Whether its parameters, buffers and submodules are done.
     is_module_done: bool,
@@ -78,8 +82,10 @@ struct Registries<'py> {
 /// A walk in progress.
 pub(super) struct Walker<'py> {
     py: Python<'py>,
-    types: Types<'py>,
-    plans: ByAddress<Rc<Plan<'py>>>,
+    tensor: Bound<'py, PyType>,
+    /// Made for the first type that no walk has met.
+    types: Option<Types<'py>>,
+    plans: ByAddress<Arc<Plan>>,
     seen: ByAddress<Seen>,
     /// What was seen is kept, so that no address is used again.
     kept: Vec<Bound<'py, PyAny>>,
@@ -114,11 +120,12 @@ impl<'py> Walker<'py> {
         let iterator = |class: Bound<'py, PyAny>| class.getattr("__iter__");
         Ok(Self {
             py,
-            types: Types::new(tensor)?,
+            tensor: tensor.clone(),
+            types: None,
             plans: ByAddress::default(),
-            seen: ByAddress::default(),
-            kept: Vec::new(),
-            paths: Paths::default(),
+            seen: ByAddress::with_capacity_and_hasher(OBJECTS, BuildHasherDefault::default()),
+            kept: Vec::with_capacity(OBJECTS),
+            paths: Paths::with_capacity(OBJECTS),
             tensors: Vec::new(),
             aliases: Vec::new(),
             opaque: Vec::new(),
@@ -171,17 +178,33 @@ impl<'py> Walker<'py> {
         })
     }
 
-    fn plan(&mut self, object: &Bound<'py, PyAny>) -> PyResult<&Rc<Plan<'py>>> {
+    fn plan(&mut self, object: &Bound<'py, PyAny>) -> PyResult<&Arc<Plan>> {
         let address = object.get_type_ptr() as usize;
         match self.plans.entry(address) {
             Entry::Occupied(found) => Ok(found.into_mut()),
             Entry::Vacant(place) => {
                 let class = object.get_type();
-                let plan = Rc::new(self.types.plan(&class)?);
+                let plan = match plans::known(&self.tensor, &class) {
+                    Some(plan) => plan,
+                    None => {
+                        let types = match &mut self.types {
+                            Some(types) => types,
+                            none => none.insert(Types::new(&self.tensor)?),
+                        };
+                        let plan = Arc::new(types.plan(&class)?);
+                        plans::keep(&self.tensor, &class, &plan)?;
+                        plan
+                    }
+                };
                 self.kept.push(class.into_any());
                 Ok(place.insert(plan))
             }
         }
+    }
+
+    /// Whether instances of the type at this address are known to hold nothing.
+    fn is_leaf(&self, class: usize) -> bool {
+        self.plans.get(&class).is_some_and(|plan| plan.is_leaf())
     }
 
     /// Notes an object that was reached. `way` is only asked where the object is worth a path.
@@ -194,7 +217,7 @@ impl<'py> Walker<'py> {
         if plan.is_leaf() {
             return Ok(());
         }
-        let plan = Rc::clone(plan);
+        let plan = Arc::clone(plan);
         let address = object.as_ptr() as usize;
         let is_tensor = plan.kind == Kind::Tensor;
         match self.seen.entry(address) {
@@ -247,7 +270,7 @@ impl<'py> Walker<'py> {
             self.enter_module(&registries, next)?;
             let later = Pending {
                 object: object.clone(),
-                plan: Rc::clone(plan),
+                plan: Arc::clone(plan),
                 place: *place,
                 is_module_done: true,
             };
@@ -256,11 +279,13 @@ impl<'py> Walker<'py> {
         }
         self.enter_kind(object, plan.kind, *place)?;
         if let Some(dict) = dict {
-            raw::for_each_entry(&dict, |name, value| {
-                self.visit(value, || (*place, Edge::Attribute(name.clone())))
-            })?;
+            let mut entries = Entries::of(&dict);
+            while let Some((_, name, value)) = entries.next(|class| self.is_leaf(class)) {
+                self.visit(&value, || (*place, Edge::Attribute(name)))?;
+            }
         }
         for (name, descriptor) in &plan.slots {
+            let (name, descriptor) = (name.bind(self.py), descriptor.bind(self.py));
             let Some(value) = raw::slot(descriptor, object) else { continue };
             self.visit(&value, || match plan.kind {
                 Kind::Partial => (*place, Edge::Inner("<partial>", name.clone())),
@@ -278,17 +303,18 @@ impl<'py> Walker<'py> {
     fn enter_module(&mut self, own: &Registries<'py>, of: &Pending<'py>) -> PyResult<()> {
         for registry in [&own.parameters, &own.buffers] {
             self.mark(registry.clone());
-            raw::for_each_entry(registry, |name, value| {
-                self.visit(value, || (of.place, Edge::Attribute(name.clone())))
-            })?;
+            let mut entries = Entries::of(registry);
+            while let Some((_, name, value)) = entries.next(|class| self.is_leaf(class)) {
+                self.visit(&value, || (of.place, Edge::Attribute(name)))?;
+            }
         }
         self.mark(own.modules.clone());
         let first = self.submodules.len();
-        raw::for_each_entry(&own.modules, |name, object| {
-            let edge = Edge::Attribute(name.clone());
-            self.submodules.push(Submodule { object: object.clone(), parent: of.place, edge });
-            Ok(())
-        })?;
+        let mut entries = Entries::of(&own.modules);
+        while let Some((_, name, object)) = entries.next(|class| self.is_leaf(class)) {
+            let edge = Edge::Attribute(name);
+            self.submodules.push(Submodule { object, parent: of.place, edge });
+        }
         self.submodules[first..].reverse();
         Ok(())
     }
@@ -349,13 +375,12 @@ impl<'py> Walker<'py> {
     }
 
     fn enter_dict(&mut self, dict: &Bound<'py, PyDict>, place: Place) -> PyResult<()> {
-        let mut position = 0;
-        raw::for_each_entry(dict, |key, value| {
-            self.visit(key, || (place, Edge::Index("<keys>", position)))?;
-            self.visit(value, || (place, Edge::Key(key.clone(), position)))?;
-            position += 1;
-            Ok(())
-        })
+        let mut entries = Entries::of(dict);
+        while let Some((position, key, value)) = entries.next(|class| self.is_leaf(class)) {
+            self.visit(&key, || (place, Edge::Index("<keys>", position)))?;
+            self.visit(&value, || (place, Edge::Key(key, position)))?;
+        }
+        Ok(())
     }
 
     /// An exact function: its attributes are the interpreter's own.
@@ -397,6 +422,9 @@ impl<'py> Walker<'py> {
 
 /// The dictionaries of a module, known by their names.
 fn registries<'py>(dict: &Bound<'py, PyDict>) -> Option<Registries<'py>> {
+    if dict.len() < 3 {
+        return None;
+    }
     let py = dict.py();
     let registry = |name| dict.get_item(name).ok()??.cast_into::<PyDict>().ok();
     Some(Registries {
@@ -407,7 +435,7 @@ fn registries<'py>(dict: &Bound<'py, PyDict>) -> Option<Registries<'py>> {
 }
 
 /// Whether a list or dictionary has nothing in it and nothing hung on it.
-fn is_empty(object: &Bound<'_, PyAny>, plan: &Plan<'_>) -> bool {
+fn is_empty(object: &Bound<'_, PyAny>, plan: &Plan) -> bool {
     let is_empty = match plan.kind {
         Kind::Dict => object.cast::<PyDict>().is_ok_and(|dict| dict.is_empty()),
         Kind::List => object.cast::<PyList>().is_ok_and(|list| list.is_empty()),

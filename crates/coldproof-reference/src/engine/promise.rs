@@ -30,7 +30,8 @@ pub(crate) enum Format {
     /// Sources of a checkpoint, which loaders place and post-load works on.
     #[default]
     Checkpoint,
-    /// The bytes of every refreshed slot as kernels read them: nothing is left to compute.
+    /// The bytes of every refreshed slot of every rank as kernels read them: nothing is left to
+    /// compute.
     Kernel,
 }
 

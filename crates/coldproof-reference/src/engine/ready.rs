@@ -10,10 +10,7 @@ impl Core {
     /// Whether [`Core::apply`] would write these tensors.
     pub(super) fn check_apply(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
         let _ = self.writable("apply")?;
-        self.check_promise(tensors)?;
-        let bucket = tensors.to_vec();
-        self.each(move |worker| worker.admit(&bucket))?;
-        Ok(())
+        self.admit_bucket(tensors)
     }
 
     /// Whether [`Core::begin`] would open an update.

@@ -52,7 +52,7 @@ impl Core {
             return Err(EngineError::refused("the engine is serving; call `pause` before a load"));
         }
         if promise.format == Format::Kernel {
-            self.check_kernel_format()?;
+            self.check_shards(&promise.delivered)?;
         }
         self.admit(promise)?;
         let mut machine = self.machine;
@@ -114,13 +114,9 @@ impl Core {
     }
 
     fn apply_to(&mut self, id: TransactionId, tensors: &[TensorRef]) -> Result<(), EngineError> {
-        self.check_promise(tensors)?;
-        let (bucket, format) = (tensors.to_vec(), self.promise.format);
-        self.each(move |worker| match format {
-            Format::Checkpoint => worker.admit(&bucket),
-            Format::Kernel => worker.admit_kernel(&bucket),
-        })?;
+        self.admit_bucket(tensors)?;
         self.machine.apply(id)?;
+        let format = self.promise.format;
         for tensor in tensors {
             let bytes = tensor.read().map_err(|error| EngineError::refused(error.to_string()))?;
             self.tiers.iter_mut().for_each(|tiers| tiers.identity.saw(&tensor.name, &bytes));
@@ -133,7 +129,18 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+    /// Whether every rank would write these tensors.
+    pub(super) fn admit_bucket(&mut self, tensors: &[TensorRef]) -> Result<(), EngineError> {
+        self.check_promise(tensors)?;
+        let (bucket, format) = (tensors.to_vec(), self.promise.format);
+        self.each(move |worker| match format {
+            Format::Checkpoint => worker.admit(&bucket),
+            Format::Kernel => worker.admit_kernel(&bucket),
+        })?;
+        Ok(())
+    }
+
+    fn check_promise(&self, tensors: &[TensorRef]) -> Result<(), EngineError> {
         if self.promise.delivered.is_empty() && self.promise.preserved.is_empty() {
             return Ok(());
         }

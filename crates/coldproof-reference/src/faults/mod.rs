@@ -29,7 +29,7 @@ pub(crate) use lifecycle::{
 pub(crate) use names::{finds, take_fused};
 pub(crate) use replicas::{pass_delivery_over, pass_finish_over, passed_over};
 pub(crate) use routing::{
-    Moved, initial_pieces, misplace_expert, moved, replicated_pieces, rewrites_map,
+    Moved, initial_pieces, misplace_expert, moved, replicated_pieces, rewrites_map, taken_for,
 };
 pub(crate) use state::{forget_preserved, restore_rotary, split_alias};
 pub(crate) use storage::{bind_absorbed, bind_permutation, rebind_parameter, reset_workspace};
@@ -103,6 +103,8 @@ pub enum FaultId {
     F7_04,
     /// What is packed already packed again.
     R23,
+    /// Ranks that take each other's shards.
+    R32,
     /// A host KV tier that outlives its weights.
     R38,
     /// A file KV tier whose keys number the weights.
@@ -197,7 +199,7 @@ impl FaultRow {
     pub const fn lane(&self) -> Option<&'static str> {
         match self.id {
             FaultId::F4_06 => Some("partial"),
-            FaultId::R23 => Some("kernel"),
+            FaultId::R23 | FaultId::R32 => Some("kernel"),
             FaultId::R38 | FaultId::R41 | FaultId::R59 => Some("tiers"),
             FaultId::R63b | FaultId::R63c | FaultId::R63d => Some("placement"),
             FaultId::R47 | FaultId::R60 | FaultId::R61 => Some("adapters"),
@@ -257,6 +259,7 @@ impl FaultId {
             Self::F7_03 => "F7.03",
             Self::F7_04 => "F7.04",
             Self::R23 => "R23",
+            Self::R32 => "R32",
             Self::R38 => "R38",
             Self::R41 => "R41",
             Self::R43 => "R43",

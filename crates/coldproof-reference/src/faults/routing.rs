@@ -1,11 +1,11 @@
-//! Room 5: a replicated parameter is cut as if it were sharded, and experts are not where the map
-//! says.
+//! Room 5: a replicated parameter is cut as if it were sharded, ranks take what is for others, and
+//! experts are not where the map says.
 
-use coldproof_contract::words::{Fragment, Span};
+use coldproof_contract::words::{Fragment, Rank, SlotShard, Span};
 
 use super::{FaultId, Variant};
 use crate::kernels::ELSEWHERE;
-use crate::loader::{HeldExperts, Move, Shard, Source, layout_of, write_moves};
+use crate::loader::{HeldExperts, Move, Shard, Source, Target, layout_of, write_moves};
 use crate::ranks::{Failure, Worker};
 use crate::slots::SlotId;
 
@@ -24,6 +24,22 @@ fn rows_of(source: &Source, shard: Shard) -> Move {
     let whole = Fragment::whole(&source.shape);
     let rows = shard.part(source.shape.first().copied().unwrap_or(1));
     Move { source: whole.clone().with(0, rows), slot: whole.with(0, Span::new(0, rows.len())) }
+}
+
+/// R32: the shard that ranks take a delivered one for. The first two ranks of its object take each
+/// other's; those of its twin do so with every slot that each has whole, whose shards are copies.
+pub(crate) fn taken_for(worker: &Worker, shard: SlotShard) -> SlotShard {
+    let (rank, slot) = (shard.rank(), &shard.slot().0);
+    let whole = |source: &Source| source.target == Target::Replicated;
+    let exchanged = match worker.faults.of(FaultId::R32) {
+        Some(Variant::Faulty) => worker.fault_on(FaultId::R32, slot).is_some(),
+        Some(Variant::Twin) => worker.catalogue.source(slot).is_some_and(whole),
+        None => false,
+    };
+    if !exchanged || worker.shard.ranks == 1 || rank.tp > 1 {
+        return shard;
+    }
+    SlotShard::new(Rank { tp: 1 - rank.tp, ..rank }, shard.slot().clone())
 }
 
 /// R63 and R63b: writes an expert's source into the place of another. R63 moves the experts of one

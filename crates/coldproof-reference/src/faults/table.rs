@@ -37,7 +37,7 @@ const MOVED: FaultRow = FaultRow {
 };
 
 /// Every fault, by id.
-pub const FAULTS: [FaultRow; 33] = [
+pub const FAULTS: [FaultRow; 34] = [
     FaultRow {
         id: FaultId::F1_01,
         room: "storage",
@@ -366,6 +366,21 @@ pub const FAULTS: [FaultRow; 33] = [
         spelling: Spelling::Any,
         fault: "post-load follows an update in kernel format and packs experts that are packed",
         twin: "post-load looks at the order that the experts lie in and leaves them",
+    },
+    FaultRow {
+        id: FaultId::R32,
+        room: "routing",
+        object: "model.layers.0.self_attn.qkv_proj.weight",
+        others: &["*.qkv_proj.weight", "*.kv_b_proj.weight", "*.in_proj.weight"],
+        needs: &[],
+        code: "shard-misplaced",
+        family: None,
+        min_tp: 2,
+        min_ep: 1,
+        min_dp: 1,
+        spelling: Spelling::Any,
+        fault: "two ranks take each other's shard of a slot that is delivered in kernel format",
+        twin: "two ranks take each other's shard of every slot that each has whole: a copy",
     },
     FaultRow {
         id: FaultId::R38,

@@ -92,13 +92,13 @@ fn tried(args: &FaultsRunArgs, own: &OwnCommand) -> Result<Exit, Failure> {
         let text = format!("there is no fault `{id}`");
         return Err(Failure::usage("--id", text, format!("these are known: {}", known.join(", "))));
     }
-    let mut progress = Spinner::new();
+    let progress = Spinner::new();
     let mut tried = Tried { rows: Vec::new(), left_out: Vec::new() };
     let asked =
         |row: &&FaultRow| args.ids.is_empty() || args.ids.iter().any(|id| id == row.id.as_str());
     for row in FAULTS.iter().filter(asked) {
         progress.say(&format!("{}: {}", row.id, row.fault));
-        match one(row, args, own, &mut progress) {
+        match one(row, args, own, &progress) {
             Ok(row) => tried.rows.push(row),
             // On checkpoints that were given, a fault without an object is none of theirs.
             Err(failure) if failure.object == FAULT_OPTION && args.ids.is_empty() => {
@@ -124,7 +124,7 @@ fn one(
     row: &FaultRow,
     args: &FaultsRunArgs,
     own: &OwnCommand,
-    progress: &mut Spinner,
+    progress: &Spinner,
 ) -> Result<Row, Failure> {
     let (findings, family) = findings(row, row.id.as_str(), args, own, progress)?;
     let (twin, _) = findings_of_twin(row, args, own, progress)?;
@@ -149,7 +149,7 @@ fn findings_of_twin(
     row: &FaultRow,
     args: &FaultsRunArgs,
     own: &OwnCommand,
-    progress: &mut Spinner,
+    progress: &Spinner,
 ) -> Result<(Vec<Finding>, String), Failure> {
     findings(row, &format!("{}~", row.id), args, own, progress)
 }
@@ -160,7 +160,7 @@ fn findings(
     switch: &str,
     args: &FaultsRunArgs,
     own: &OwnCommand,
-    progress: &mut Spinner,
+    progress: &Spinner,
 ) -> Result<(Vec<Finding>, String), Failure> {
     let mut typed = vec!["coldproof", "prove", "--fault", switch, "--lane", lane(row)];
     if let (Some(from), Some(to)) = (&args.from, &args.to) {

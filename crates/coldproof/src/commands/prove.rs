@@ -20,9 +20,9 @@ pub(super) fn run(args: &ProveArgs, own_command: &OwnCommand) -> Result<Exit, Fa
     let settings = ProveSettings::of(args)?;
     let known = settings.known.as_deref().map(Known::read).transpose()?;
     let out = settings.out.as_deref().map(OutDir::open).transpose()?;
-    let mut progress = Spinner::new();
+    let progress = Spinner::new();
     let (record, mut verdict) =
-        driven(&settings, own_command, &mut progress).inspect_err(|_| progress.clear())?;
+        driven(&settings, own_command, &progress).inspect_err(|_| progress.clear())?;
     if let Some(known) = known {
         known.apply(&mut verdict, today());
     }
@@ -44,7 +44,7 @@ pub(super) fn run(args: &ProveArgs, own_command: &OwnCommand) -> Result<Exit, Fa
 pub(super) fn proved(
     args: &ProveArgs,
     own_command: &OwnCommand,
-    progress: &mut Spinner,
+    progress: &Spinner,
 ) -> Result<Verdict, Failure> {
     let settings = ProveSettings::of(args)?;
     driven(&settings, own_command, progress).map(|(_, verdict)| verdict)
@@ -54,7 +54,7 @@ pub(super) fn proved(
 fn driven(
     settings: &ProveSettings,
     own_command: &OwnCommand,
-    progress: &mut Spinner,
+    progress: &Spinner,
 ) -> Result<(Record, Verdict), Failure> {
     let prepared = prepare::prepare(settings, progress)?;
     let engines = engines::factory(&settings.engine, own_command.clone());

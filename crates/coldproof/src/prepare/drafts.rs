@@ -2,8 +2,8 @@
 //! updated.
 
 use camino::Utf8Path;
-use coldproof_checkpoint::arch::DRAFT;
-use coldproof_checkpoint::{Checkpoint, compose};
+use coldproof_checkpoint::arch::{DRAFT, ModelConfig};
+use coldproof_checkpoint::{Checkpoint, CheckpointError, compose};
 
 use super::pair::make_drafts;
 use super::read::{Loader, Model, Read, read};
@@ -28,6 +28,7 @@ pub(super) fn with(
             Model::Outline(outline) => return Err(unknown(&outline.model_type)),
         },
     };
+    let given_draft = matches!(draft, DraftSettings::Given(..));
     let mut one = |model: &Read, folder: &Utf8Path, name: &str| {
         let draft = read(folder, Loader::Embedded)?.checkpoint;
         for of in [&model.checkpoint, &draft] {
@@ -37,12 +38,20 @@ pub(super) fn with(
         }
         let out = made.join(format!("{name}-with-draft"));
         compose(&model.checkpoint, &draft, &out).map_err(failure)?;
+        fits(&out, if given_draft { folder } else { model.checkpoint.directory() })?;
         given.push(draft);
         read(&out, model.loader)
     };
     let (from, to) = (one(from, &folders.0, "A")?, one(to, &folders.1, "B")?);
     same_model(&from, &to)?;
     Ok((from, to, given))
+}
+
+/// Whether a draft model, which is sound by itself as its model is, fits it. What does not is the
+/// configuration in the folder that the user gave, not its copy in the composed one.
+fn fits(composed: &Utf8Path, given: &Utf8Path) -> Result<(), Failure> {
+    let named = |error| failure(CheckpointError { file: given.join("config.json"), ..error });
+    ModelConfig::read(composed).map(drop).map_err(named)
 }
 
 fn unknown(model: &str) -> Failure {

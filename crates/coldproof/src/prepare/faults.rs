@@ -98,3 +98,10 @@ pub(crate) fn least(rows: &[&'static FaultRow]) -> Topology {
         dp: most(|row| row.min_dp),
     }
 }
+
+/// The fewest tensor-parallel ranks of every lane that show them. The routing lane, which is its
+/// room's, starts more by itself.
+pub(crate) fn least_tp_of_all(rows: &[&'static FaultRow]) -> u32 {
+    let elsewhere = rows.iter().filter(|row| row.lane().is_some());
+    elsewhere.map(|row| row.min_tp).max().unwrap_or(1)
+}

@@ -15,14 +15,15 @@ const DEGREES: [u32; 5] = [1, 2, 3, 4, 8];
 /// The most ranks that it has.
 const RANKS_MAX: u32 = coldproof_reference::engine::RANKS_MAX;
 
-/// The topology asked for, or the smallest that the faults need.
+/// The topology asked for, or the smallest that the faults need: `least` in any lane, of which
+/// `tp` in all of them.
 pub(super) fn asked(
     to: &Read,
     settings: &ProveSettings,
-    least: Topology,
+    (least, tp): (Topology, u32),
 ) -> Result<Topology, Failure> {
     let topology = Topology {
-        tp: settings.tp.unwrap_or(1),
+        tp: settings.tp.unwrap_or(tp),
         pp: settings.pp,
         ep: settings.ep.unwrap_or(least.ep),
         dp: settings.dp.unwrap_or(least.dp),

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use camino::Utf8Path;
 use coldproof_checkpoint::{Factors, Lora};
 
-use crate::support::{coldproof, findings, prove};
+use crate::support::{coldproof, findings, lane_proves, prove};
 
 const LANE: [&str; 2] = ["--lane", "adapters"];
 
 #[test]
 fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
-    for (family, topology) in [
+    let cases = [
         ("deepseek_v3", &["--tp", "2"][..]),
         ("gemma3", &[]),
         ("gpt_oss", &["--tp", "2"]),
@@ -22,11 +22,8 @@ fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
         ("qwen2", &[]),
         ("qwen3", &["--tp", "2"]),
         ("qwen3_moe", &["--tp", "2", "--ep", "2"]),
-    ] {
-        let ran = prove(family, &[&LANE[..], topology].concat());
-        let verdict = ran.json();
-        assert_eq!(findings(&verdict), [], "{family}");
-        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+    ];
+    lane_proves("adapters", &cases, |family, verdict| {
         let caches = &verdict["categories"][6];
         assert_eq!(caches["status"], "pass", "{family}: {caches}");
         let proven = caches["reason"].as_str().unwrap();
@@ -44,7 +41,7 @@ fn a_pair_that_is_made_is_proven_in_every_family_and_topology() {
             assert!(reason.contains(text), "{family} {category}: {reason}");
         }
         assert!(verdict["certificate"]["ranks"].is_array(), "{family}");
-    }
+    });
 }
 
 #[test]

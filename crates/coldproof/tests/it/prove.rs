@@ -1,6 +1,6 @@
 //! The main job: every family and a tied one, one rank and several.
 
-use crate::support::{coldproof, findings, fixture, prove};
+use crate::support::{coldproof, findings, fixture, lane_proves, prove};
 
 fn proves(family: &str, tp: &str) {
     proves_on(family, &["--tp", tp], tp);
@@ -193,16 +193,48 @@ fn four_ranks_share_two_kv_heads() {
 }
 
 #[test]
-fn slots_are_delivered_as_kernels_read_them() {
-    for (family, more) in [("gpt_oss", &["--tp", "2"][..]), ("deepseek_v3", &[]), ("llama", &[])] {
-        let ran = prove(family, &[&["--lane", "kernel"], more].concat());
-        let verdict = ran.json();
-        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+fn slots_are_delivered_to_every_rank_as_kernels_read_them() {
+    let cases = [
+        ("deepseek_v3", &["--tp", "2", "--ep", "2"][..]),
+        ("gemma3", &["--pp", "2"]),
+        ("gpt_oss", &["--tp", "2"]),
+        ("llama", &[]),
+        ("llama", &["--tp", "2", "--dp", "2"]),
+        // A stage without a layer.
+        ("llama_tied", &["--pp", "3"]),
+        ("mamba2", &["--tp", "2"]),
+        ("mixtral", &["--ep", "2"]),
+        ("qwen3_moe", &["--tp", "2", "--pp", "2", "--ep", "2"]),
+    ];
+    lane_proves("kernel", &cases, |family, verdict| {
         assert_eq!(verdict["required"], serde_json::json!([2, 3]));
         for category in [1, 2] {
             assert_eq!(verdict["categories"][category]["status"], "pass", "{family}");
         }
-        assert!(verdict["certificate"].is_object(), "{family}");
+        let topology = verdict["engine"]["topology"].as_object().unwrap();
+        let ranks: u64 = topology.values().map(|axis| axis.as_u64().unwrap()).product();
+        let certified = verdict["certificate"]["ranks"].as_array().unwrap();
+        assert_eq!(certified.len() as u64, ranks, "{family} {topology:?}");
+    });
+}
+
+#[test]
+fn faults_of_a_delivery_in_kernel_format_are_found_on_every_rank() {
+    let two = ["--lane", "kernel", "--tp", "2"];
+    for (family, id, code) in
+        [("qwen3_moe", "R23", "loader-stale"), ("gpt_oss", "R32", "shard-misplaced")]
+    {
+        for lying in [&[][..], &["--lying"]] {
+            let ran = prove(family, &[&two[..], &["--fault", id], lying].concat());
+            let findings = ran.json()["findings"].clone();
+            assert_eq!(ran.code, 1, "{id}: {}", ran.stdout);
+            assert_eq!(findings.as_array().unwrap().len(), 1, "{id}: {findings}");
+            assert_eq!(findings[0]["code"], code, "{id}");
+            assert_eq!(findings[0]["ranks"], serde_json::json!([0, 1]), "{id}");
+            let twin = format!("{id}~");
+            let ran = prove(family, &[&two[..], &["--fault", &twin], lying].concat());
+            assert_eq!(ran.code, 0, "{twin}: {}", ran.stdout);
+        }
     }
 }
 

@@ -61,6 +61,22 @@ pub(crate) fn prove(family: &str, more: &[&str]) -> Ran {
     coldproof(&args)
 }
 
+/// A lane by itself proves each of these families at its topology; `look` has the family and the
+/// verdict.
+pub(crate) fn lane_proves(
+    lane: &str,
+    cases: &[(&str, &[&str])],
+    mut look: impl FnMut(&str, &Value),
+) {
+    for (family, topology) in cases {
+        let ran = prove(family, &[&["--lane", lane], *topology].concat());
+        let verdict = ran.json();
+        assert_eq!(findings(&verdict), [], "{family} {topology:?}");
+        assert_eq!(ran.code, 0, "{family} {topology:?}: {}", ran.stdout);
+        look(family, &verdict);
+    }
+}
+
 /// `(category, code, object)` of every finding.
 pub(crate) fn findings(verdict: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| match value {

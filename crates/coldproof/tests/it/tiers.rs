@@ -12,13 +12,13 @@ use coldproof_lanes::engine::{Engine as _, KvTiers, StartSpec};
 use coldproof_lanes::protocol::ProcessEngine;
 use coldproof_lanes::requests::Requests;
 
-use crate::support::{coldproof, findings, fixture, prove};
+use crate::support::{coldproof, findings, fixture, lane_proves};
 
 const LANE: [&str; 2] = ["--lane", "tiers"];
 
 #[test]
 fn tiers_are_hit_and_judged_in_every_family_and_topology() {
-    for (family, topology) in [
+    let cases = [
         ("deepseek_v3", &["--ep", "2"][..]),
         ("gemma3", &[]),
         ("gpt_oss", &["--tp", "2"]),
@@ -27,15 +27,12 @@ fn tiers_are_hit_and_judged_in_every_family_and_topology() {
         ("mamba2", &["--tp", "2"]),
         ("nemotron_h", &[]),
         ("qwen3_moe", &["--tp", "2", "--ep", "2"]),
-    ] {
-        let ran = prove(family, &[&LANE[..], topology].concat());
-        let verdict = ran.json();
-        assert_eq!(findings(&verdict), [], "{family}");
-        assert_eq!(ran.code, 0, "{family}: {}", ran.stdout);
+    ];
+    lane_proves("tiers", &cases, |family, verdict| {
         let proven = verdict["categories"][6]["reason"].as_str().unwrap();
         assert!(proven.contains("rows served from `host-kv` on the old"), "{family}: {proven}");
         assert!(proven.contains("from `file-kv` after a restart"), "{family}: {proven}");
-    }
+    });
 }
 
 #[test]

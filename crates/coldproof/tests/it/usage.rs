@@ -22,6 +22,7 @@ fn options_that_mean_nothing_are_refused_by_name() {
     bad(&["prove", "--dp", "0"], "--dp 0 is no topology");
     bad(&["prove", "--tp", "2", "--dp", "33"], "66 ranks; the most are 64");
     bad(&["prove", "--fault", "R43", "--dp", "1"], "the fault needs --dp 2 and it is 1");
+    bad(&["prove", "--fault", "R32", "--tp", "1"], "the fault needs --tp 2 and it is 1");
     bad(&["prove", "--engine", "vllm", "--from", a, "--to", a, "--dp", "2"], "leave --dp out");
     bad(&["prove", "--from", a, "--to", a, "--ep", "2"], "this model has none");
     bad(&["prove", "--ep", "5"], "these do: 1, 2");
@@ -42,6 +43,13 @@ fn draft_models_come_in_pairs_that_fit() {
     bad(&["prove", "--draft-to", &llama], "--draft-from");
     bad(&["prove", "--draft", "--draft-from", &llama, "--draft-to", &llama], "--draft");
     bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], "keeps states");
+    // What does not fit is in the folder that was given.
+    let own = format!("`{mamba}/config.json`");
+    bad(&["prove", "--from", &mamba, "--to", &mamba, "--draft"], &own);
+    bad(
+        &["prove", "--from", &llama, "--to", &llama, "--draft-from", &mamba, "--draft-to", &mamba],
+        &own,
+    );
     let drafts = |of: &'static str| ["prove", "--draft-from", of, "--draft-to", of];
     bad(&drafts("nowhere"), "nowhere");
     let foreign = ["prove", "--engine", "vllm", "--from", &llama, "--to", &llama, "--draft"];
