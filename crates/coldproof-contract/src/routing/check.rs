@@ -53,11 +53,17 @@ fn cover(case: &mut Case<'_, '_>) {
 
 /// What the placement lane showed beside it, or alone.
 fn cover_experts(case: &mut Case<'_, '_>, seen: SeenExperts) {
-    if !case.view.ran(LaneName::Placement) {
+    let view = case.view;
+    if !view.ran(LaneName::Placement) {
         return;
     }
+    let mut lane = view.arms.iter().filter(|arm| arm.header.lane == LaneName::Placement);
+    let moved = lane.any(|arm| arm.updated().any(|(_, phase)| phase.experts.is_some()));
     let coverage = case.cover(Room::Routing);
     coverage.covered = true;
+    if !moved {
+        coverage.undecided.insert("no update was taken after experts moved".to_owned());
+    }
     coverage.checks += seen.maps + seen.sources;
     let SeenExperts { maps, sources } = seen;
     let text = format!("{maps} maps of experts as ordered, {sources} of their sources in place");

@@ -340,6 +340,9 @@ fn what_was_not_read_is_not_proven() {
     let mut run = moved();
     run.phase("placement", "A>B").drop(|_, fact| matches!(fact, Fact::SourceReadBack(_)));
     assert_undecided(&run, Room::Routing, "no source of experts was seen where it was placed");
+    let mut run = moved();
+    run.phase("placement", "A moved").breaks_off();
+    assert_undecided(&run, Room::Routing, "no update was taken after experts moved");
 }
 
 #[test]
