@@ -5,7 +5,8 @@ use crate::engine::{EngineUnderTest, Reply, StartSpec};
 /// Starts engines. The engine under test and the cold one come through different doors: no fault
 /// and no lie reaches the cold one.
 pub trait EngineFactory: Sync {
-    /// How many engines of so many ranks may run beside each other.
+    /// How many engines of so many ranks may run beside each other. More than one says that the
+    /// engine can do the same in every lane, and that `start` may be called by several threads.
     fn together(&self, _ranks: u32) -> usize {
         1
     }

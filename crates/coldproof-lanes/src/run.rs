@@ -156,6 +156,7 @@ fn record(inputs: &Inputs, hello: Option<Capabilities>, parts: Vec<Part>) -> Rec
 mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
@@ -180,7 +181,7 @@ mod tests {
             let (now, seen) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let left = beside_each_other(&BTreeSet::from(LANES), most, |_| {
                 seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(2));
                 now.fetch_sub(1, Ordering::SeqCst);
             });
             assert_eq!(left.len(), LANES.len());

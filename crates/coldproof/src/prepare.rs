@@ -168,7 +168,7 @@ fn checkpoints(
 /// updated in part, no update is; where ranks share no experts, none move.
 ///
 /// # Errors
-/// Nothing else was asked for than experts that move.
+/// Experts were asked to move that cannot.
 fn lanes(
     settings: &ProveSettings,
     (to, topology): (&Read, Topology),
@@ -177,7 +177,7 @@ fn lanes(
 ) -> Result<BTreeSet<LaneName>, Failure> {
     let mut lanes = settings.lanes.clone();
     let moves = placement::applies(&to.rules, topology);
-    if !moves && lanes.remove(&LaneName::Placement) && lanes.is_empty() {
+    if !moves && lanes.remove(&LaneName::Placement) && settings.names_lanes {
         return Err(Failure::usage(
             "--lane",
             "no two ranks share the experts of this model: none can move",

@@ -36,6 +36,8 @@ pub(crate) struct ProveSettings {
     pub(crate) dp: Option<u32>,
     /// Lanes to run.
     pub(crate) lanes: BTreeSet<LaneName>,
+    /// Whether these were typed.
+    pub(crate) names_lanes: bool,
     /// What must be proven.
     pub(crate) required: Vec<RequiredItem>,
     /// The engine under test.
@@ -148,6 +150,7 @@ impl ProveSettings {
             ep: args.ep,
             dp: args.dp,
             lanes,
+            names_lanes: !args.lanes.is_empty(),
             required,
             engine,
             payload: args.payload.iter().map(|text| payload(text)).collect::<Result<_, _>>()?,

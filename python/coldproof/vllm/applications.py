@@ -221,12 +221,19 @@ class Applications(TorchDispatchMode):
                 path, module = self._modules[index]
                 held = getattr(module, kind)
                 leaves = [leaf for leaf, tensor in held.items() if is_held(tensor, key)]
-                if leaves:
+                if leaves and self._is_in_model(path, module):
                     self._cursor = index
                     found = [(f"{path}.{leaf}" if path else leaf, held, leaf) for leaf in leaves]
                     first = [(self._tied[name], *at) for name, *at in found if name in self._tied]
                     return first + found
         return []
+
+    def _is_in_model(self, path: str, module: torch.nn.Module) -> bool:
+        """Whether a loader has left the module where it was."""
+        try:
+            return self.model.get_submodule(path) is module
+        except AttributeError:
+            return False
 
     def _held(self, key: int) -> list[tuple[str, torch.Tensor]]:
         """Which of the names that are known for a storage still have it."""

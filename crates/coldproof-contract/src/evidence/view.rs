@@ -146,12 +146,6 @@ impl<'r> PhaseView<'r> {
         taken(StepName::PlaceExperts) && !taken(StepName::Load) && !taken(StepName::Update)
     }
 
-    /// The version of the placement of experts at its end.
-    #[must_use]
-    pub fn experts_version(&self) -> u64 {
-        self.experts.map_or(0, |experts| experts.version)
-    }
-
     /// Whether the experts of a module are elsewhere at the end of another phase.
     #[must_use]
     pub fn has_moved(&self, module: &str, other: &Self) -> bool {

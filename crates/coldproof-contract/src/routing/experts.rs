@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::SourceRule;
 use crate::evidence::{ArmView, LaneName, PhaseView, Seen, SlotKey};
 use crate::verdict::{Case, Finding, FindingCode, Room, Site};
 use crate::words::{ExpertPlacement, Fragment, Hex128, Rank, Topology};
@@ -24,27 +25,52 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> SeenExperts {
         for (phase_index, phase) in arm.phases.iter().enumerate() {
             let site = (index, phase_index);
             let maps = maps(case, site, arm, phase);
-            if arm.header.lane == LaneName::Placement && phase.experts.is_some() {
+            if arm.header.lane == LaneName::Placement
+                && let Some(placed) = phase.experts
+            {
                 bytes(case, site, arm, phase);
-                let sources = sources(case, arm, phase);
-                all = SeenExperts { maps: all.maps + maps, sources: all.sources + sources };
-                unexercised(case, phase, maps, sources);
+                all.maps += maps;
+                all.sources += sources(case, arm, phase);
+                unseen(case, arm, phase, placed);
             }
         }
     }
     all
 }
 
-/// A phase under a placement in which nothing of it was seen.
-fn unexercised(case: &mut Case<'_, '_>, phase: &PhaseView<'_>, maps: u64, sources: u64) {
-    let what = match (maps, sources) {
-        (0, _) => "no map of experts",
-        (_, 0) => "no source of experts",
-        _ => return,
-    };
-    if phase.failed_step().is_none() {
-        let text = format!("{what} was seen where it was placed in `{}`", phase.phase);
-        case.cover(Room::Routing).undecided.insert(text);
+/// Each map and each source of experts that a phase under a placement must show.
+fn unseen(
+    case: &mut Case<'_, '_>,
+    arm: &ArmView<'_>,
+    phase: &PhaseView<'_>,
+    placed: &ExpertPlacement,
+) {
+    if phase.failed_step().is_some() {
+        return;
+    }
+    let (view, topology) = (case.view, arm.header.topology);
+    let spread =
+        |rule: &&SourceRule| rule.experts().is_some() && placed.layer(rule.slot.owner()).is_some();
+    let rules: Vec<&SourceRule> = view.rules_of(phase).iter().filter(spread).collect();
+    let file = view.content(phase.at).and_then(|at| view.checkpoint(at));
+    let delivered: BTreeSet<&str> =
+        file.into_iter().flat_map(|file| &file.sources).map(|source| &*source.name).collect();
+    let read =
+        |source: &str| phase.sources.get(source).is_some_and(|read| read.fact.digest.is_some());
+    let mut sources = rules.iter().map(|rule| rule.source.as_str());
+    let source = sources.find(|source| delivered.contains(source) && !read(source));
+    let mut layers = topology.ranks().flat_map(|rank| {
+        let here = rules.iter().filter(move |rule| rule.is_on(topology, rank));
+        here.map(move |rule| (rank, rule.slot.owner()))
+    });
+    let map = layers.find(|at| !phase.expert_maps.contains_key(at));
+    let missing = [
+        rules.is_empty().then(|| "where experts belong is not known".to_owned()),
+        source.map(|source| format!("`{source}` was not read back where it was placed")),
+        map.map(|(rank, layer)| format!("the map of `{layer}` on rank {rank} was not read")),
+    ];
+    for what in missing.into_iter().flatten() {
+        case.cover(Room::Routing).undecided.insert(format!("in `{}`: {what}", phase.phase));
     }
 }
 
@@ -52,14 +78,14 @@ fn unexercised(case: &mut Case<'_, '_>, phase: &PhaseView<'_>, maps: u64, source
 fn maps(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseView<'_>) -> u64 {
     let mut right = 0;
     for ((rank, layer), seen) in &phase.expert_maps {
-        let experts = seen.fact.places.len() as u64;
-        let wanted = ordered(phase.experts, layer, experts, arm.header.topology, *rank);
-        let differs = wanted.iter().zip(&seen.fact.places).position(|(want, found)| want != found);
-        let Some(expert) = differs else {
+        let read = &seen.fact.places;
+        let wanted = ordered(phase.experts, layer, read.len() as u64, arm.header.topology, *rank);
+        let mut experts = 0..wanted.len().max(read.len());
+        let Some(expert) = experts.find(|&expert| wanted.get(expert) != read.get(expert)) else {
             right += 1;
             continue;
         };
-        let (want, found) = (wanted[expert], seen.fact.places[expert]);
+        let (want, found) = (wanted.get(expert), read.get(expert));
         let map = &seen.fact.map.0;
         let finding =
             Finding::new(FindingCode::ShardMisplaced, map.as_str(), case.rank_index(site.0, *rank))
@@ -78,10 +104,11 @@ fn maps(case: &mut Case<'_, '_>, site: Site, arm: &ArmView<'_>, phase: &PhaseVie
     right
 }
 
-fn place_text(expert: usize, place: Option<u64>) -> String {
+fn place_text(expert: usize, place: Option<&Option<u64>>) -> String {
     match place {
-        Some(place) => format!("expert {expert} at place {place} of this rank"),
-        None => format!("expert {expert} on another rank"),
+        Some(Some(place)) => format!("expert {expert} at place {place} of this rank"),
+        Some(None) => format!("expert {expert} on another rank"),
+        None => format!("no expert {expert}"),
     }
 }
 
@@ -95,9 +122,7 @@ fn ordered(
 ) -> Vec<Option<u64>> {
     let own = |ep: u64, place: u64| (ep == u64::from(rank.ep)).then_some(place);
     if let Some(placed) = placement.and_then(|placement| placement.layer(layer)) {
-        let mut wanted: Vec<_> = placed.iter().map(|at| own(u64::from(at.ep), at.place)).collect();
-        wanted.resize(experts as usize, None);
-        return wanted;
+        return placed.iter().map(|at| own(u64::from(at.ep), at.place)).collect();
     }
     let each = (experts / u64::from(topology.ep.max(1))).max(1);
     (0..experts).map(|expert| own(expert / each, expert % each)).collect()

@@ -36,7 +36,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The most places, one for each source and each rank that may have it.
+    /// The most places: one for each source and each rank that may have it, and one for each
+    /// expert that a source holds with others.
     pub const PLACES_MAX: u64 = 1 << 21;
 
     /// Places every source on every rank, experts consecutively.
@@ -70,7 +71,8 @@ impl Placement {
             }
         }
         let (sources, ranks) = (shared.len(), topology.size());
-        if (sources as u64).saturating_mul(u64::from(ranks)) > Self::PLACES_MAX {
+        let of = |rule: &&SourceRule| u64::from(ranks).saturating_add(rule.fused_experts());
+        if shared.iter().map(of).fold(0, u64::saturating_add) > Self::PLACES_MAX {
             return Err(PlacementError::TooMany { sources, ranks });
         }
         let mut slots = BTreeMap::new();

@@ -237,11 +237,18 @@ impl SourceRule {
             Sharding::ExpertGateUp { experts, .. } | Sharding::ExpertRow { experts, .. } => {
                 Some(experts)
             }
+            _ => Some(self.fused_experts()).filter(|experts| *experts > 0),
+        }
+    }
+
+    /// Experts that the source holds, where it holds all of a layer's.
+    pub(super) fn fused_experts(&self) -> u64 {
+        match self.sharding {
             Sharding::FusedExpertsGateUp
             | Sharding::FusedExpertsRow
             | Sharding::FusedExpertsInputs
-            | Sharding::FusedExperts => self.shape.first().copied(),
-            _ => None,
+            | Sharding::FusedExperts => self.shape.first().copied().unwrap_or(0),
+            _ => 0,
         }
     }
 

@@ -220,9 +220,24 @@ fn no_more_places_are_computed_than_can_be() {
     assert_eq!(refused, Err(PlacementError::TooMany { sources: sources as usize, ranks: most }));
     assert!(refused.unwrap_err().to_string().contains("33 sources on 65536 ranks"));
     assert!(Placement::of(&many(sources), ranks(64)).is_ok());
+    // One source of many experts has a place for each.
+    let experts = 1 << 16;
+    let fused = |count: u64| -> Vec<_> {
+        let names = (0..count).map(|name| name.to_string());
+        let rule = |name: String| SourceRule {
+            slot: name.as_str().into(),
+            ..rule(&name, &[experts, 1, 1], Sharding::FusedExpertsRow)
+        };
+        names.map(rule).collect()
+    };
+    let two = Topology { ep: 2, ..Topology::SINGLE };
+    let sources = Placement::PLACES_MAX / experts;
+    let refused = Placement::of(&fused(sources), two);
+    assert_eq!(refused, Err(PlacementError::TooMany { sources: sources as usize, ranks: 2 }));
+    assert!(Placement::of(&fused(1), two).is_ok());
     // What is of one rank has one place.
     let topology = Topology::tensor(most);
-    let own = (0..sources).map(|tp| {
+    let own = (0..33).map(|tp| {
         let rank = Rank::tensor(u32::try_from(tp).unwrap());
         at(tp, Sharding::OneRank { rank })
     });

@@ -1,5 +1,5 @@
-//! Plans of types, kept from walk to walk: what the instances of a type are made of is settled when
-//! the type is made.
+//! Plans of types, kept from walk to walk. A type has the plan of when it was first met: what its
+//! instances are made of is settled when it is made, but for a later change of its bases or module.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

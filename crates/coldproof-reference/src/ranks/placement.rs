@@ -42,8 +42,8 @@ struct Layer {
 }
 
 impl Worker {
-    /// Goes by this placement from here on, and, where `moves` says so, moves every expert that is
-    /// loaded. The ranks of a group must do it together.
+    /// Goes by this placement from here on and moves every expert of an adapter, and, where `moves`
+    /// says so, every one that is loaded. The ranks of a group must do it together.
     pub(crate) fn place_experts(
         &mut self,
         placement: &Arc<ExpertPlacement>,
@@ -58,16 +58,21 @@ impl Worker {
         self.adapters.sites = Sites::of(&slots, &catalogue, &adapted);
         know_elsewhere(&mut catalogue, &dims, self.place, self.kv);
         (self.catalogue, self.hooks) = (catalogue, hooks);
-        if moves { self.move_experts(&before) } else { Ok(()) }
+        self.move_experts(&before, moves)
     }
 
-    fn move_experts(&mut self, before: &ExpertPlacement) -> Result<(), Failure> {
+    /// Adapters are in memory where weights may not be.
+    fn move_experts(&mut self, before: &ExpertPlacement, weights: bool) -> Result<(), Failure> {
         let hooks = self.hooks.clone().into_iter();
         let layers = hooks.filter_map(|hook| match hook.kind {
             HookKind::ExpertMap { map, held } => Some(self.layer(before, map, held)),
             _ => None,
         });
         for layer in layers.collect::<Vec<_>>() {
+            if !weights {
+                self.move_adapters(&layer)?;
+                continue;
+            }
             let stacks = self.slots.ids().filter(|id| {
                 let spec = &self.slots[*id].spec;
                 spec.kind == SlotKind::Parameter && spec.name.owner() == layer.module

@@ -225,6 +225,28 @@ fn adapters_move_with_the_experts_that_they_are_of() {
 }
 
 #[test]
+fn adapters_move_while_no_weights_are_there() {
+    let model = "qwen3_moe";
+    let folder = tempfile::tempdir().unwrap();
+    let folder = Utf8Path::from_path(folder.path()).unwrap();
+    let all = modules(&model_config(model)).into_iter();
+    let factors = all.map(|module| (module.name.clone(), factors_of(&module, 3, 1))).collect();
+    coldproof_checkpoint::Lora::write(folder, (3, 2.0), &factors).unwrap();
+    let mut engine = loaded(on(model, TWO), model, "A");
+    engine.load_adapter("adapter", folder).unwrap();
+    let with = adapted(&mut engine);
+    engine.pause().unwrap();
+    engine.sleep(2).unwrap();
+    engine.wake("weights").unwrap();
+    engine.place_experts(&turned(model, 1, 2)).unwrap();
+    update_paused(&mut engine, &tensors(model, "A")).unwrap();
+    engine.wake("kv_cache").unwrap();
+    engine.invalidate().unwrap();
+    engine.resume().unwrap();
+    assert_eq!(adapted(&mut engine), with);
+}
+
+#[test]
 fn experts_of_a_draft_model_move_under_its_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = camino::Utf8PathBuf::from_path_buf(folder.path().join("both")).unwrap();
