@@ -67,7 +67,7 @@ fn cover_experts(case: &mut Case<'_, '_>, seen: SeenExperts) {
     coverage.checks += seen.maps + seen.sources;
     let SeenExperts { maps, sources } = seen;
     let text = format!("{maps} maps of experts as ordered, {sources} of their sources in place");
-    coverage.also_proven(text);
+    coverage.also_proven(&text);
 }
 
 fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
