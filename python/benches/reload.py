@@ -34,38 +34,28 @@ def plain(worker: Any, folder: Path) -> None:
     versions.reload(worker, weights_iterator=tensors(folder))
 
 
+def under(base: Any, method: str, worker: Any, folder: Path) -> None:
+    """A reload under a mode of torch that passes everything on."""
+
+    def passed_on(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+    with type("Idle", (base,), {method: passed_on})():
+        versions.reload(worker, weights_iterator=tensors(folder))
+
+
 def idle(worker: Any, folder: Path) -> None:
     """A reload under a dispatch mode that does nothing."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Idle(TorchDispatchMode):
-        """Passes every operation on."""
-
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            """Passes it on."""
-            return function(*args, **(kwargs or {}))
-
-    with Idle():
-        versions.reload(worker, weights_iterator=tensors(folder))
+    under(TorchDispatchMode, "__torch_dispatch__", worker, folder)
 
 
 def idle_functions(worker: Any, folder: Path) -> None:
     """A reload under a function mode that does nothing: it sees calls from Python alone."""
     from torch.overrides import TorchFunctionMode
 
-    class Idle(TorchFunctionMode):
-        """Passes every call on."""
-
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            """Passes it on."""
-            return function(*args, **(kwargs or {}))
-
-    with Idle():
-        versions.reload(worker, weights_iterator=tensors(folder))
+    under(TorchFunctionMode, "__torch_function__", worker, folder)
 
 
 def observed(worker: Any, folder: Path) -> None:

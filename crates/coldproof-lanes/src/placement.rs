@@ -85,10 +85,7 @@ fn moved(rules: &[SourceRule], topology: Topology) -> Option<ExpertPlacement> {
     let layers = (0..).zip(experts).map(|(index, (module, experts))| {
         let each = experts / ranks;
         let shift = shift(index, experts);
-        let place = |expert: u64| {
-            let at = (expert + shift) % experts;
-            ExpertPlace { ep: u32::try_from(at / each).unwrap_or(u32::MAX), place: at % each }
-        };
+        let place = |expert: u64| ExpertPlace::consecutive((expert + shift) % experts, each);
         (module.to_owned(), (0..experts).map(place).collect())
     });
     Some(ExpertPlacement { version: 1, layers: layers.collect() })
@@ -134,23 +131,11 @@ mod tests {
             let at: Vec<u64> = places.iter().map(|at| u64::from(at.ep) * each + at.place).collect();
             assert_eq!(at.iter().collect::<BTreeSet<_>>().len(), places.len(), "{layer}");
             assert!((0..).zip(&at).all(|(expert, at)| expert != *at), "{layer}");
-            assert!(
-                (0..).zip(&at).any(|(expert, at)| at_of(&at_all(&placement, layer), *at) != expert)
-            );
+            assert!((0..).zip(&at).any(|(expert, place)| at[*place as usize] != expert));
             assert!((0..).zip(&at).any(|(expert, at)| expert / each != at / each), "{layer}");
             ways.insert(at);
         }
         assert_eq!(ways.len(), 4);
-    }
-
-    fn at_all(placement: &ExpertPlacement, layer: &str) -> Vec<u64> {
-        let places = &placement.layers[layer];
-        let each = places.len() as u64 / 2;
-        places.iter().map(|at| u64::from(at.ep) * each + at.place).collect()
-    }
-
-    fn at_of(all: &[u64], expert: u64) -> u64 {
-        all[expert as usize]
     }
 
     #[test]

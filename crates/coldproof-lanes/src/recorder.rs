@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use coldproof_contract::evidence::{Event, Fact};
+use coldproof_contract::evidence::{ArmHeader, Event, Fact};
 use coldproof_contract::words::Rank;
 
 /// Told what is going on, for a progress bar, by every lane that runs.
@@ -50,9 +50,9 @@ impl<'p> Recorder<'p> {
 }
 
 /// Sorts by (arm, step, rank, seq), with arms in the order of `arms`.
-pub fn sort(events: &mut [Event], arms: &[String]) {
+pub fn sort(events: &mut [Event], arms: &[ArmHeader]) {
     let order: BTreeMap<&str, usize> =
-        arms.iter().enumerate().map(|(index, arm)| (arm.as_str(), index)).collect();
+        arms.iter().enumerate().map(|(index, header)| (header.arm.as_str(), index)).collect();
     events.sort_by_key(|event| {
         let arm = order.get(event.arm.as_str()).copied().unwrap_or(usize::MAX);
         (arm, event.step, event.rank, event.seq)

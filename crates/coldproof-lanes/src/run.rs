@@ -118,8 +118,7 @@ fn record(inputs: &Inputs, hello: Option<Capabilities>, parts: Vec<Part>) -> Rec
         arms.extend(part.arms);
         events.extend(part.events);
     }
-    let order: Vec<String> = arms.iter().map(|arm: &ArmHeader| arm.arm.clone()).collect();
-    sort(&mut events, &order);
+    sort(&mut events, &arms);
     let mut notes = inputs.notes.clone();
     let delivers = |hello: &Capabilities| hello.adapter_updates;
     if inputs.lanes.contains(&LaneName::Adapters) && !hello.as_ref().is_some_and(delivers) {

@@ -40,22 +40,23 @@ fn content(arm: &ArmView<'_>, phase: usize, adapter: &str) -> Option<Hex128> {
 
 fn arm_check(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) -> u64 {
     if arm.phases.len() < 2 {
-        case.cover(Room::Caches).leave_undecided(format!(
-            "arm `{}` ended before its adapter was replaced",
-            arm.header.arm
-        ));
+        case.leave_undecided(
+            Room::Caches,
+            format!("arm `{}` ended before its adapter was replaced", arm.header.arm),
+        );
         return 0;
     }
     let before = &arm.phases[0];
     let asked = before.logits.values().filter(|seen| seen.fact.repeat == 0);
     let asked: Vec<Answer<'_, '_>> = asked.filter(|seen| seen.fact.adapter.is_some()).collect();
     if asked.is_empty() {
-        case.cover(Room::Caches)
-            .leave_undecided(format!("arm `{}` asked for no adapter", arm.header.arm));
+        case.leave_undecided(
+            Room::Caches,
+            format!("arm `{}` asked for no adapter", arm.header.arm),
+        );
     }
     for replica in unasked(arm, |fact| fact.adapter.is_some()) {
-        case.cover(Room::Caches)
-            .leave_undecided(format!("replica {replica} was asked for no adapter"));
+        case.leave_undecided(Room::Caches, format!("replica {replica} was asked for no adapter"));
     }
     asked.into_iter().map(|first| request_check(case, index, arm, first)).sum()
 }
@@ -78,9 +79,10 @@ fn request_check(
         before.logits.get(&(request, mode, 1)).map_or(0, |seen| rows(before, seen.step, None));
     let hit = if again == 0 { 0 } else { full.saturating_sub(again) };
     if hit == 0 {
-        case.cover(Room::Caches).leave_undecided(format!(
-            "request `{request}` hit no cache with the first `{adapter}`"
-        ));
+        case.leave_undecided(
+            Room::Caches,
+            format!("request `{request}` hit no cache with the first `{adapter}`"),
+        );
     }
     let old = content(arm, 0, adapter);
     if 0 < alone && alone < full {
@@ -90,19 +92,21 @@ fn request_check(
     for (phase_index, phase) in arm.phases.iter().enumerate().skip(1) {
         let (site, new) = ((index, phase_index), content(arm, phase_index, adapter));
         let (Some(old), Some(new)) = (old, new) else {
-            case.cover(Room::Caches)
-                .leave_undecided(format!("nobody says what content `{adapter}` had"));
+            case.leave_undecided(Room::Caches, format!("nobody says what content `{adapter}` had"));
             continue;
         };
         let Some(seen) = phase.logits.get(&(request, mode, 0)) else {
-            case.cover(Room::Caches).leave_undecided(format!(
-                "request `{request}` was not repeated with the new `{adapter}`"
-            ));
+            case.leave_undecided(
+                Room::Caches,
+                format!("request `{request}` was not repeated with the new `{adapter}`"),
+            );
             continue;
         };
         if old == new {
-            case.cover(Room::Caches)
-                .leave_undecided(format!("`{adapter}` had the same content before and after"));
+            case.leave_undecided(
+                Room::Caches,
+                format!("`{adapter}` had the same content before and after"),
+            );
             continue;
         }
         let now = rows(phase, seen.step, None);
@@ -113,13 +117,15 @@ fn request_check(
         } else if cold.is_some_and(|(_, wanted)| told(wanted)) {
             unchanged(case, site, (phase, seen), (adapter, old, new));
         } else if now == 0 {
-            case.cover(Room::Caches).leave_undecided(format!(
-                "no launch of request `{request}` was seen with `{adapter}`"
-            ));
+            case.leave_undecided(
+                Room::Caches,
+                format!("no launch of request `{request}` was seen with `{adapter}`"),
+            );
         } else if cold.is_none_or(|(_, wanted)| same(first, wanted)) {
-            case.cover(Room::Caches).leave_undecided(format!(
-                "request `{request}` does not tell two `{adapter}` apart"
-            ));
+            case.leave_undecided(
+                Room::Caches,
+                format!("request `{request}` does not tell two `{adapter}` apart"),
+            );
         } else if hit > 0 {
             case.cover(Room::Caches).checks += 1;
         }
@@ -216,8 +222,10 @@ fn bases(case: &mut Case<'_, '_>, index: usize, arm: &ArmView<'_>) {
             case.raise(finding, (index, 0), &[]);
         }
         if !after.iter().any(|phase| phase.logits.contains_key(&key)) {
-            case.cover(Room::Caches)
-                .leave_undecided(format!("request `{}` was not repeated on the base model", key.0));
+            case.leave_undecided(
+                Room::Caches,
+                format!("request `{}` was not repeated on the base model", key.0),
+            );
         }
     }
 }

@@ -126,7 +126,7 @@ fn answer<'p, 'r>(case: &mut Case<'_, '_>, tiers: &mut Tiers<'p, 'r>, now: Answe
         };
         if now.fetched(stage) > 0 && !states(now.arm) {
             let what = "the engine does not say that it has a cache";
-            case.cover(Room::Caches).leave_undecided(format!("{what} `{tier}`, and it was hit"));
+            case.leave_undecided(Room::Caches, format!("{what} `{tier}`, and it was hit"));
         }
     }
 }
@@ -149,8 +149,7 @@ fn first(
     let (request, computed) = (now.request(), now.computed());
     let Some(full) = full(case, now) else {
         return case
-            .cover(Room::Caches)
-            .leave_undecided(format!("no cold load computed request `{request}`"));
+            .leave_undecided(Room::Caches, format!("no cold load computed request `{request}`"));
     };
     if computed < full {
         let given: Vec<&str> = TIERS
@@ -158,9 +157,10 @@ fn first(
             .filter_map(|(stage, tier)| (now.fetched(stage) > 0).then_some(tier))
             .collect();
         if given.is_empty() && computed == 0 {
-            return case
-                .cover(Room::Caches)
-                .leave_undecided(format!("no launch of request `{request}` was seen"));
+            return case.leave_undecided(
+                Room::Caches,
+                format!("no launch of request `{request}` was seen"),
+            );
         }
         let paged = [served_from(now.phase)];
         let caches = if given.is_empty() { &paged[..] } else { &given };
@@ -295,29 +295,36 @@ fn unproven(case: &mut Case<'_, '_>, tiers: &Tiers<'_, '_>, arms: &[&ArmView<'_>
         phases().flat_map(|phase| &phase.caches).map(|seen| seen.fact.cache.as_str()).collect();
     let has = |tier: &str| declared.contains(tier);
     if !has(HOST) && !has(FILE) {
-        case.cover(Room::Caches)
-            .leave_undecided("the engine was started with tiers and states none");
+        case.leave_undecided(
+            Room::Caches,
+            "the engine was started with tiers and states none".to_owned(),
+        );
     }
     if has(HOST) && tiers.spared[0] == 0 {
-        case.cover(Room::Caches)
-            .leave_undecided(format!("no request hit `{HOST}` on the old generation"));
+        case.leave_undecided(
+            Room::Caches,
+            format!("no request hit `{HOST}` on the old generation"),
+        );
     } else if has(HOST) && other && tiers.updated == 0 {
-        case.cover(Room::Caches)
-            .leave_undecided(format!("no request that hit `{HOST}` was computed after an update"));
+        case.leave_undecided(
+            Room::Caches,
+            format!("no request that hit `{HOST}` was computed after an update"),
+        );
     }
     if has(FILE) && tiers.spared[1] == 0 {
-        case.cover(Room::Caches)
-            .leave_undecided(format!("no request hit `{FILE}` after a restart"));
+        case.leave_undecided(Room::Caches, format!("no request hit `{FILE}` after a restart"));
     }
     if has(FILE) && other && tiers.elsewhere == 0 {
         let text = "no engine on other weights computed a request that was in";
-        case.cover(Room::Caches).leave_undecided(format!("{text} `{FILE}`"));
+        case.leave_undecided(Room::Caches, format!("{text} `{FILE}`"));
     }
     for arm in arms {
         let last = arm.phases.iter().rev().find_map(PhaseView::failed_step);
         if last.is_some_and(|step| !matches!(step.outcome, Some(StepOutcome::Unsupported { .. }))) {
-            case.cover(Room::Caches)
-                .leave_undecided(format!("arm `{}` ended before its plan did", arm.header.arm));
+            case.leave_undecided(
+                Room::Caches,
+                format!("arm `{}` ended before its plan did", arm.header.arm),
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ const SPREAD_0: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The same for lane 1 (2^64 divided by the square root of 3, odd).
 const SPREAD_1: u64 = 0x93cd_3a2c_8198_e269;
 
-const BLOCK: usize = 32;
+const BLOCK: usize = super::BLOCK_BYTES as usize;
 /// A cache line: two blocks.
 const LINE: usize = 2 * BLOCK;
 /// How many lines are asked for together, while as many are mixed.

@@ -398,7 +398,7 @@ impl<'r> View<'r> {
     /// those of slots as ranks store them.
     #[must_use]
     pub fn shard(&self, phase: &PhaseView<'_>, rank: Rank, slot: &SlotName) -> Option<&'r str> {
-        let own = |rule: &&SourceRule| rule.own_rank() == Some(Rank { dp: 0, ..rank });
+        let own = |rule: &&SourceRule| rule.own_rank() == Some(rank.in_replica());
         let mut rules = self.rules_of(phase).iter().filter(own);
         rules.find(|rule| rule.slot == *slot).map(|rule| rule.source.as_str())
     }

@@ -342,21 +342,16 @@ fn residual(case: &mut Case<'_, '_>, difference: &Difference<'_>) {
     }
 }
 
-fn phase_of<'v, 'r>(case: &Case<'v, 'r>, difference: &Difference<'_>) -> Option<&'v PhaseView<'r>> {
-    let arm = case.view.arms.get(case.arm_index(difference.arm));
-    arm.and_then(|arm| arm.phases.get(difference.phase_index))
-}
-
 /// Whether nothing was delivered into the slot, by what the update promised: all of its sources
 /// were to keep what they hold.
 fn preserved(case: &Case<'_, '_>, difference: &Difference<'_>) -> bool {
-    let phase = phase_of(case, difference);
+    let phase = case.phase_of(difference);
     phase.is_some_and(|phase| phase.preserved.contains(&difference.slot.slot))
 }
 
 /// The source that is all of the slot on its rank, where slots are delivered as they are stored.
 fn shard<'r>(case: &Case<'_, 'r>, difference: &Difference<'_>) -> Option<&'r str> {
-    case.view.shard(phase_of(case, difference)?, difference.rank, &difference.slot.slot)
+    case.view.shard(case.phase_of(difference)?, difference.rank, &difference.slot.slot)
 }
 
 /// The finding that says that this source never came, or reached no slot.

@@ -19,16 +19,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
 fn one(case: &mut Case<'_, '_>, difference: &Difference<'_>, of: Rank) {
     let site = (case.arm_index(difference.arm), difference.phase_index);
     let (rank, slot) = (difference.rank, &difference.slot.slot);
-    let arm = case.view.arms.get(site.0);
-    let Some((arm, phase)) = arm.and_then(|arm| Some((arm, arm.phases.get(site.1)?))) else {
-        return;
-    };
+    let Some(phase) = case.phase_of(difference) else { return };
     let delivered = |rank: Rank| case.view.shard(phase, rank, slot);
     let found = delivered(of).filter(|found| delivered(rank) != Some(found));
     let (Some(wanted), Some(found)) = (delivered(rank), found) else { return };
     let text = format!("it holds what `{}` has on rank {of}", difference.against);
     let event =
-        symptom("read-back", arm.step_name(difference.read.step), difference.read.seq, text);
+        symptom("read-back", phase.step_name(difference.read.step), difference.read.seq, text);
     let rank = case.rank_index(site.0, rank);
     if case.explain(Room::Routing, &slot.0, rank, site, event.clone()) {
         return;

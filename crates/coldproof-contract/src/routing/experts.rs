@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::SourceRule;
 use crate::evidence::{ArmView, LaneName, PhaseView, Seen, SlotKey};
 use crate::verdict::{Case, Finding, FindingCode, Room, Site};
-use crate::words::{ExpertPlacement, Fragment, Hex128, Rank, Topology};
+use crate::words::{ExpertPlace, ExpertPlacement, Fragment, Hex128, Rank, Topology};
 
 /// What was seen of experts under a placement that was ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,12 +120,12 @@ fn ordered(
     topology: Topology,
     rank: Rank,
 ) -> Vec<Option<u64>> {
-    let own = |ep: u64, place: u64| (ep == u64::from(rank.ep)).then_some(place);
+    let own = |at: ExpertPlace| (at.ep == rank.ep).then_some(at.place);
     if let Some(placed) = placement.and_then(|placement| placement.layer(layer)) {
-        return placed.iter().map(|at| own(u64::from(at.ep), at.place)).collect();
+        return placed.iter().copied().map(own).collect();
     }
-    let each = (experts / u64::from(topology.ep.max(1))).max(1);
-    (0..experts).map(|expert| own(expert / each, expert % each)).collect()
+    let each = experts / u64::from(topology.ep.max(1));
+    (0..experts).map(|expert| own(ExpertPlace::consecutive(expert, each))).collect()
 }
 
 /// A piece of a source.

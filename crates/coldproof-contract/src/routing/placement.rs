@@ -77,7 +77,7 @@ impl Placement {
         }
         let mut slots = BTreeMap::new();
         for rank in topology.ranks() {
-            let own = own.get(&Rank { dp: 0, ..rank }).into_iter().flatten();
+            let own = own.get(&rank.in_replica()).into_iter().flatten();
             let here = shared.iter().chain(own).filter(|rule| rule.is_on(topology, rank));
             slots.insert(rank, place_rank(here.copied(), (topology, experts), rank)?);
         }

@@ -255,7 +255,7 @@ impl SourceRule {
     /// Whether a rank has the slot by this rule.
     #[must_use]
     pub fn is_on(&self, topology: Topology, rank: Rank) -> bool {
-        self.own_rank().is_none_or(|own| own == Rank { dp: 0, ..rank })
+        self.own_rank().is_none_or(|own| own == rank.in_replica())
             && self.stage.is_on(rank.pp, topology.pp)
     }
 

@@ -2,7 +2,7 @@
 
 use super::rules::{Cut, Placed, replaced};
 use super::{Piece, PlacementError};
-use crate::words::{Fragment, Span};
+use crate::words::{ExpertPlace, Fragment, Span};
 
 /// More experts than any layer has: each is a piece of its own.
 const EXPERTS_MAX: u64 = 1 << 16;
@@ -49,16 +49,15 @@ impl Cut<'_> {
     /// The place of an expert in this rank's stack, if it is here.
     fn place_of(&self, expert: u64, experts: u64) -> Result<Option<u64>, PlacementError> {
         let each = self.experts_each(experts)?;
-        let (ep, place) = match self.placed {
-            None => (expert / each.max(1), expert % each.max(1)),
+        let at = match self.placed {
+            None => ExpertPlace::consecutive(expert, each),
             Some(placed) => {
                 let own = usize::try_from(expert).ok().and_then(|expert| placed.get(expert));
                 let own = own.filter(|own| placed.len() as u64 == experts && own.place < each);
-                let own = own.ok_or_else(|| self.misfit("its experts were placed otherwise"))?;
-                (u64::from(own.ep), own.place)
+                *own.ok_or_else(|| self.misfit("its experts were placed otherwise"))?
             }
         };
-        Ok((ep == self.expert_part).then_some(place))
+        Ok((u64::from(at.ep) == self.expert_part).then_some(at.place))
     }
 
     /// Of pieces of all experts, those of this rank's: a piece for each, where ranks share them.

@@ -20,7 +20,10 @@ pub(crate) fn check(case: &mut Case<'_, '_>) {
         let Some(captured_in) = arm.phases.iter().position(|phase| !phase.nodes.is_empty()) else {
             let mut steps = arm.phases.iter().flat_map(|phase| &phase.steps);
             if steps.any(|step| step.name == StepName::Capture) {
-                undecided(case, format!("arm `{}` captured no node", arm.header.arm));
+                case.leave_undecided(
+                    Room::Storage,
+                    format!("arm `{}` captured no node", arm.header.arm),
+                );
             }
             continue;
         };
@@ -52,10 +55,6 @@ struct Counts {
     owned: u64,
     /// In memory that no slot owns.
     graph: u64,
-}
-
-fn undecided(case: &mut Case<'_, '_>, text: String) {
-    case.cover(Room::Storage).undecided.insert(text);
 }
 
 /// The graphs of one rank of one arm, and the memory under them.
@@ -135,7 +134,10 @@ enum Trouble<'r> {
 fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Counts) {
     let Capture { index, arm, captured_in, rank, ref args, .. } = *capture;
     if args.is_empty() {
-        undecided(case, format!("arm `{}` captured no address on rank {rank}", arm.header.arm));
+        case.leave_undecided(
+            Room::Storage,
+            format!("arm `{}` captured no address on rank {rank}", arm.header.arm),
+        );
     }
     let unresolved = args.iter().filter(|arg| arg.block.is_none()).count();
     if unresolved > 0 {
@@ -143,13 +145,13 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
             "{unresolved} captured addresses of arm `{}` lie in no block the allocator knows",
             arm.header.arm
         );
-        undecided(case, text);
+        case.leave_undecided(Room::Storage, text);
     }
     let later = captured_in + 1..arm.phases.len();
     let registered = later.clone().any(|phase| !arm.phases[phase].slots.is_empty());
     if !registered {
         let text = format!("arm `{}` registered no slot after it captured", arm.header.arm);
-        undecided(case, text);
+        case.leave_undecided(Room::Storage, text);
     }
     let mut reported: BTreeSet<(usize, String, String)> = BTreeSet::new();
     for arg in args {
@@ -184,7 +186,7 @@ fn census(case: &mut Case<'_, '_>, capture: &Capture<'_, '_>, counts: &mut Count
             "{ownerless} captured addresses of arm `{}` are read and owned by no slot",
             arm.header.arm
         );
-        undecided(case, text);
+        case.leave_undecided(Room::Storage, text);
     }
     respecified(case, capture);
 }

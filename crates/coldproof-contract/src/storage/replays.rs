@@ -36,18 +36,20 @@ pub(super) fn check(case: &mut Case<'_, '_>) -> usize {
     }
     for replica in replicas.difference(&replaying) {
         let which = if *replica > 0 { format!(" on replica {replica}") } else { String::new() };
-        undecided(case, format!("no captured graph was replayed{which} after the update"));
+        case.leave_undecided(
+            Room::Storage,
+            format!("no captured graph was replayed{which} after the update"),
+        );
     }
     if !pressed {
-        undecided(case, "freed memory was not reused before the replay".to_owned());
+        case.leave_undecided(
+            Room::Storage,
+            "freed memory was not reused before the replay".to_owned(),
+        );
     }
     let idle = captured.difference(&replayed);
     case.unseen.extend(idle.map(|graph| format!("graph {graph} (not replayed after an update)")));
     controls(case)
-}
-
-fn undecided(case: &mut Case<'_, '_>, text: String) {
-    case.cover(Room::Storage).undecided.insert(text);
 }
 
 /// Requests in graph mode during which no captured graph was launched.
@@ -67,7 +69,7 @@ fn eager(
             let (name, label) = (&arm.header.arm, phase.phase);
             let text =
                 format!("request `{request}` of arm `{name}` replayed no graph after `{label}`");
-            undecided(case, text);
+            case.leave_undecided(Room::Storage, text);
         }
     }
 }
@@ -109,7 +111,7 @@ fn reused(case: &mut Case<'_, '_>, arm: &ArmView<'_>) {
     for rank in freed.into_iter().filter(|rank| !pressed.contains(rank)) {
         let name = &arm.header.arm;
         let text = format!("no freed memory was handed out again on rank {rank} of arm `{name}`");
-        undecided(case, text);
+        case.leave_undecided(Room::Storage, text);
     }
 }
 
@@ -135,11 +137,14 @@ fn controls(case: &mut Case<'_, '_>) -> usize {
     }
     uncontrolled(case);
     if seen == 0 {
-        undecided(case, "no positive control was seen by the replay".to_owned());
+        case.leave_undecided(
+            Room::Storage,
+            "no positive control was seen by the replay".to_owned(),
+        );
     }
     for (rank, _) in ranks.into_iter().filter(|(_, shown)| !shown && seen > 0) {
         let text = format!("no live change on rank {rank} was seen by the replay");
-        undecided(case, text);
+        case.leave_undecided(Room::Storage, text);
     }
     seen
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Category, Finding, FindingCode, FindingEvent, Note, Room};
-use crate::evidence::{Comparison, Holds, View};
+use crate::evidence::{Comparison, Difference, Holds, PhaseView, View};
 use crate::words::{Rank, SlotKind, Topology};
 
 /// Where a finding shows: ordinal of the arm, ordinal of the phase in it.
@@ -31,11 +31,6 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Adds a reason not to pass.
-    pub fn leave_undecided(&mut self, reason: impl Into<String>) {
-        self.undecided.insert(reason.into());
-    }
-
     /// Adds to what was proven.
     pub fn also_proven(&mut self, text: &str) {
         if !self.proven.is_empty() {
@@ -296,6 +291,18 @@ impl<'v, 'r> Case<'v, 'r> {
     #[must_use]
     pub fn arm_index(&self, arm: &str) -> usize {
         self.view.arms.iter().position(|view| view.header.arm == arm).unwrap_or(usize::MAX)
+    }
+
+    /// Adds a reason not to pass a room.
+    pub fn leave_undecided(&mut self, room: Room, reason: String) {
+        self.cover(room).undecided.insert(reason);
+    }
+
+    /// The phase in which something differs.
+    #[must_use]
+    pub fn phase_of(&self, difference: &Difference<'_>) -> Option<&'v PhaseView<'r>> {
+        let arm = self.view.arms.get(self.arm_index(difference.arm));
+        arm.and_then(|arm| arm.phases.get(difference.phase_index))
     }
 
     /// The findings, by category, code and object.

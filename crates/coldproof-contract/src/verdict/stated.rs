@@ -28,20 +28,16 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     }
 }
 
-fn undecided(case: &mut Case<'_, '_>, room: Room, text: String) {
-    case.cover(room).undecided.insert(text);
-}
-
 fn manifest(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     let (name, label) = (&arm.header.arm, phase.phase);
     let Some(seen) = phase.manifests.last() else {
-        undecided(case, Room::Names, format!("arm `{name}` sealed no manifest in `{label}`"));
+        case.leave_undecided(Room::Names, format!("arm `{name}` sealed no manifest in `{label}`"));
         return;
     };
     let promised = &seen.fact.checkpoint;
     if phase.at.is_some_and(|at| at != promised) {
         let text = format!("the manifest of arm `{name}` in `{label}` promises `{promised}`");
-        undecided(case, Room::Names, text);
+        case.leave_undecided(Room::Names, text);
     }
 }
 
@@ -58,12 +54,12 @@ fn account(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     ];
     for (absent, room, what) in absent {
         if absent {
-            undecided(case, room, format!("arm `{name}` stated {what} in `{label}`"));
+            case.leave_undecided(room, format!("arm `{name}` stated {what} in `{label}`"));
         }
     }
     if !missing.is_empty() {
         let text = format!("arm `{name}` took no step {} in `{label}`", missing.join(", "));
-        undecided(case, Room::Lifecycle, text);
+        case.leave_undecided(Room::Lifecycle, text);
     }
 }
 
@@ -88,9 +84,9 @@ fn sources(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
         let (name, label) = (&arm.header.arm, phase.phase);
         let text = format!("`{source}` of arm `{name}` was not held against its file in `{label}`");
         if arm.header.lane == LaneName::Names {
-            undecided(case, Room::Names, text.clone());
+            case.leave_undecided(Room::Names, text.clone());
         }
-        undecided(case, Room::Lifecycle, text);
+        case.leave_undecided(Room::Lifecycle, text);
     }
 }
 
@@ -106,13 +102,13 @@ fn deliveries(case: &mut Case<'_, '_>) {
     let (delivered, kernel) = (of(LaneName::Names), of(LaneName::Kernel));
     let spelled = |label: &_| view.checkpoint(label).is_some_and(|file| file.content.is_some());
     if delivered.iter().all(|label| spelled(label)) {
-        undecided(case, Room::Names, "nothing was delivered under its usual names".to_owned());
+        case.leave_undecided(Room::Names, "nothing was delivered under its usual names".to_owned());
     }
     let spellings = view.header.checkpoints.iter().filter(|file| file.content.is_some());
     let known =
         |file: &&CheckpointHeader| delivered.contains(&file.label) || kernel.contains(&file.label);
     for file in spellings.filter(|file| !known(file)) {
         let text = format!("the spelling `{}` was not delivered", file.label);
-        undecided(case, Room::Names, text);
+        case.leave_undecided(Room::Names, text);
     }
 }

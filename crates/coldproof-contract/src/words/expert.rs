@@ -14,6 +14,15 @@ pub struct ExpertPlace {
     pub place: u64,
 }
 
+impl ExpertPlace {
+    /// The place at this index where ranks have stacks of `each`, one after another.
+    #[must_use]
+    pub fn consecutive(index: u64, each: u64) -> Self {
+        let each = each.max(1);
+        Self { ep: u32::try_from(index / each).unwrap_or(u32::MAX), place: index % each }
+    }
+}
+
 impl From<(u32, u64)> for ExpertPlace {
     fn from((ep, place): (u32, u64)) -> Self {
         Self { ep, place }

@@ -125,6 +125,12 @@ pub struct Rank {
 }
 
 impl Rank {
+    /// The same rank of the first replica.
+    #[must_use]
+    pub const fn in_replica(self) -> Self {
+        Self { dp: 0, ..self }
+    }
+
     /// The rank of a tensor-parallel-only topology.
     #[must_use]
     pub const fn tensor(tp: u32) -> Self {

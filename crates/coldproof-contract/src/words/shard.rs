@@ -28,7 +28,7 @@ impl SlotShard {
     /// The shard of a rank, which is that of the same rank in every replica.
     #[must_use]
     pub const fn new(rank: Rank, slot: SlotName) -> Self {
-        Self { rank: Rank { dp: 0, ..rank }, slot }
+        Self { rank: rank.in_replica(), slot }
     }
 
     /// Its rank in the first replica.
@@ -40,7 +40,7 @@ impl SlotShard {
     /// Whether it is this rank's, in whichever replica.
     #[must_use]
     pub fn is_of(&self, rank: Rank) -> bool {
-        self.rank == Rank { dp: 0, ..rank }
+        self.rank == rank.in_replica()
     }
 
     /// Its slot.

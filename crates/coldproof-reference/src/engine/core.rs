@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use coldproof_contract::evidence::Fact;
 use coldproof_contract::transaction::Machine;
-use coldproof_contract::words::{Hex128, Rank, Topology};
+use coldproof_contract::words::{Hex128, Rank};
 
 use super::graphs::GraphConfig;
 use super::tiers::{TierKeeper, rank_tiers};
@@ -129,7 +129,7 @@ impl Core {
         F: FnOnce(&mut Worker) -> Result<T, Failure> + Send + 'static,
     {
         let size = self.config.topology.size();
-        let index = self.config.topology.index(Rank { dp: 0, ..rank });
+        let index = self.config.topology.index(rank.in_replica());
         if index >= size {
             return Err(EngineError::refused(format!("there is no rank {rank} of {size}")));
         }
@@ -215,12 +215,7 @@ fn switched_on(config: &EngineConfig, dims: &Dims) -> Faults {
     if config.faults.is_empty() {
         return Faults::default();
     }
-    // The first rank of ep has every slot that any of them has, and the first expert.
-    let all = Place::of(Topology { ep: config.topology.ep, ..Topology::SINGLE }, Rank::default());
-    let kv = KvShape { blocks: 1, block_size: 1 };
-    let mut builder = Builder::new(dims, all, kv);
-    dims.declare(&mut builder);
-    let Builder { slots, catalogue, .. } = builder;
+    let Builder { slots, catalogue, .. } = Builder::outline(dims, config.topology.ep);
     let own = slots.ids().map(|id| &slots[id]);
     let own = own.flat_map(|slot| std::iter::once(&slot.spec.name).chain(&slot.aliases));
     let names = own.map(|name| name.0.clone()).chain(catalogue.names());

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use coldproof_contract::transaction::State;
-use coldproof_contract::words::{ExpertPlace, ExpertPlacement, Rank, Topology};
+use coldproof_contract::words::{ExpertPlace, ExpertPlacement};
 
 use super::EngineError;
 use super::core::Core;
-use crate::loader::Place;
 use crate::ranks::expert_layers;
 
 impl Core {
@@ -28,7 +27,7 @@ impl Core {
 
     /// Whether [`Core::place_experts`] would take this placement.
     pub(super) fn check_placement(&self, placement: &ExpertPlacement) -> Result<(), EngineError> {
-        let Topology { ep, .. } = self.config.topology;
+        let ep = self.config.topology.ep;
         if ep == 1 {
             return Err(EngineError::refused(
                 "experts of this engine are all on one rank of ep; start it with more of them",
@@ -49,8 +48,7 @@ impl Core {
                 placement.version, self.placement_version
             )));
         }
-        let all = Place::of(Topology { ep, ..Topology::SINGLE }, Rank::default());
-        let layers = expert_layers(&self.dims, all);
+        let layers = expert_layers(&self.dims, ep);
         if let Some(layer) = placement.layers.keys().find(|layer| !layers.contains_key(*layer)) {
             return Err(EngineError::refused(format!(
                 "no module `{layer}` of this model has experts; leave it out"

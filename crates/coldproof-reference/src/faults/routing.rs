@@ -78,7 +78,7 @@ fn astray(worker: &Worker, name: &str) -> Option<[Option<Source>; 2]> {
     let (id, variant) = faults.filter_map(|id| Some((id, worker.fault_on(id, &slot)?))).next()?;
     let (experts, own) = (worker.dims.experts.as_ref()?.count, worker.place.experts);
     let expert: u64 = expert.parse().ok().filter(|_| own.ranks > 1)?;
-    let held = own.part(experts);
+    let held = HeldExperts::consecutive(own, experts);
     let of = |expert: u64| worker.catalogue.source(&format!("{layer}{EXPERTS}{expert}.{part}"));
     // The slot is that of a source that this rank has.
     let near = (0..experts).find_map(of)?;
@@ -88,12 +88,11 @@ fn astray(worker: &Worker, name: &str) -> Option<[Option<Source>; 2]> {
     let at = |place: u64| Source { target: near.target.clone().at(place), ..near.clone() };
     Some(match (id, variant) {
         (FaultId::R63, Variant::Faulty) => {
-            let moved = (expert + held.len()) % experts;
+            let moved = (expert + held.count()) % experts;
             [of(moved).cloned(), of(expert).cloned()]
         }
         (_, Variant::Faulty) => {
-            let here = (held.start..held.end).contains(&expert);
-            let written = here.then(|| at(expert - held.start));
+            let written = held.place_of(expert).map(at);
             [written.clone(), written]
         }
         // After a sleep that kept nothing the map is not there yet.

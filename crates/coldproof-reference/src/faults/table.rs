@@ -22,7 +22,7 @@ const TIER: FaultRow = FaultRow {
     twin: "",
 };
 
-/// What faults of experts that move have in common.
+/// What faults of experts at the wrong place have in common.
 const MOVED: FaultRow = FaultRow {
     id: FaultId::R63b,
     room: "routing",
@@ -484,18 +484,10 @@ pub const FAULTS: [FaultRow; 34] = [
     },
     FaultRow {
         id: FaultId::R63,
-        room: "routing",
-        object: "model.layers.0.mlp.experts.w13_weight",
-        others: &["*.experts.w13_weight"],
-        needs: &["*.experts.w13_weight"],
-        code: "shard-misplaced",
-        family: Some("qwen3_moe"),
-        min_tp: 1,
-        min_ep: 2,
-        min_dp: 1,
         spelling: Spelling::PerExpert,
         fault: "a reload places experts on the ranks that had them by another placement",
         twin: "asks the map that the forward reads where each expert is",
+        ..MOVED
     },
     FaultRow {
         id: FaultId::R63b,

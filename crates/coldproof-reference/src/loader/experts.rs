@@ -19,15 +19,17 @@ impl HeldExperts {
     /// Those that were placed on the rank. That they are a permutation was checked before.
     pub(crate) fn placed(shard: Shard, places: &[ExpertPlace]) -> Self {
         let own = (0..).zip(places).filter(|(_, at)| u64::from(at.ep) == shard.rank);
-        let mut own: Vec<(u64, u64)> = own.map(|(expert, at)| (at.place, expert)).collect();
-        own.sort_unstable();
-        Self(own.into_iter().map(|(_, expert)| expert).collect())
+        Self::in_order(own.map(|(expert, at)| (at.place, expert)))
     }
 
     /// Those that a map of the model's experts has a place for.
     pub(crate) fn mapped(map: &[i32]) -> Self {
         let own = (0..).zip(map).filter(|(_, place)| **place != ELSEWHERE);
-        let mut own: Vec<(i32, u64)> = own.map(|(expert, place)| (*place, expert)).collect();
+        Self::in_order(own.map(|(expert, place)| (*place, expert)))
+    }
+
+    fn in_order<P: Ord>(own: impl Iterator<Item = (P, u64)>) -> Self {
+        let mut own: Vec<(P, u64)> = own.collect();
         own.sort_unstable();
         Self(own.into_iter().map(|(_, expert)| expert).collect())
     }

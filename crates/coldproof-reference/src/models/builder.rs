@@ -1,7 +1,7 @@
 //! What layers declare of themselves while a model is built: slots, sources, post-load hooks.
 
 use coldproof_checkpoint::arch::Family;
-use coldproof_contract::words::{ExpertPlacement, Packing, SlotName};
+use coldproof_contract::words::{ExpertPlacement, Packing, Rank, SlotName, Topology};
 
 use super::Dims;
 use crate::arena::Region;
@@ -119,6 +119,15 @@ impl<'a> Builder<'a> {
         self.slots.nest(prefix);
         self.catalogue.nest(prefix);
         self.hooks.iter_mut().for_each(|hook| hook.layer.insert_str(0, prefix));
+    }
+
+    /// What the first rank of ep has of a model that nothing else cuts: every slot that any of them
+    /// has, and the first expert. For names alone: its caches have room for nothing.
+    pub(crate) fn outline(dims: &'a Dims, ep: u32) -> Self {
+        let place = Place::of(Topology { ep, ..Topology::SINGLE }, Rank::default());
+        let mut builder = Self::new(dims, place, KvShape { blocks: 1, block_size: 1 });
+        dims.declare(&mut builder);
+        builder
     }
 
     /// Nothing declared yet of a part beside this model that is cut by its layers' widths and by

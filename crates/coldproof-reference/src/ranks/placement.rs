@@ -11,8 +11,8 @@ use super::worker::know_elsewhere;
 use super::{Failure, Worker};
 use crate::adapters::Sites;
 use crate::faults::{self, Moved};
-use crate::loader::{HeldExperts, HookKind, Place, read_slot};
-use crate::models::{Builder, Dims, KvShape};
+use crate::loader::{HeldExperts, HookKind, read_slot};
+use crate::models::{Builder, Dims};
 use crate::slots::{SlotId, SlotSpec};
 
 /// The name of the exchange in which experts move.
@@ -21,10 +21,8 @@ const MOVE: &str = "place_experts";
 const ELEMENT_BYTES: usize = 2;
 
 /// Experts of the model in each of its modules that have some.
-pub(crate) fn expert_layers(dims: &Dims, place: Place) -> BTreeMap<String, u64> {
-    let mut builder = Builder::new(dims, place, KvShape { blocks: 1, block_size: 1 });
-    dims.declare(&mut builder);
-    let Builder { slots, hooks, .. } = builder;
+pub(crate) fn expert_layers(dims: &Dims, ep: u32) -> BTreeMap<String, u64> {
+    let Builder { slots, hooks, .. } = Builder::outline(dims, ep);
     let own = hooks.iter().filter_map(|hook| match hook.kind {
         HookKind::ExpertMap { map, .. } => Some(&slots[map].spec),
         _ => None,
@@ -69,26 +67,30 @@ impl Worker {
             _ => None,
         });
         for layer in layers.collect::<Vec<_>>() {
-            if !weights {
-                self.move_adapters(&layer)?;
-                continue;
-            }
-            let stacks = self.slots.ids().filter(|id| {
-                let spec = &self.slots[*id].spec;
-                spec.kind == SlotKind::Parameter && spec.name.owner() == layer.module
-            });
-            let stacks: Vec<_> = stacks.map(|id| (id, faults::moved(self, id))).collect();
-            let of = |how: Moved| stacks.iter().filter(move |(_, own)| *own == how);
-            for (id, _) in of(Moved::First) {
-                self.move_stack(*id, &layer.from)?;
+            if weights {
+                self.move_weights(&layer)?;
             }
             self.move_adapters(&layer)?;
-            if faults::rewrites_map(self, layer.map)? {
-                self.write_expert_map(layer.map, &layer.held)?;
-            }
-            for (id, _) in of(Moved::Last) {
-                self.move_stack(*id, &layer.from)?;
-            }
+        }
+        Ok(())
+    }
+
+    /// The stacks of a layer, and the map that the forward reads them by.
+    fn move_weights(&mut self, layer: &Layer) -> Result<(), Failure> {
+        let stacks = self.slots.ids().filter(|id| {
+            let spec = &self.slots[*id].spec;
+            spec.kind == SlotKind::Parameter && spec.name.owner() == layer.module
+        });
+        let stacks: Vec<_> = stacks.map(|id| (id, faults::moved(self, id))).collect();
+        let of = |how: Moved| stacks.iter().filter(move |(_, own)| *own == how);
+        for (id, _) in of(Moved::First) {
+            self.move_stack(*id, &layer.from)?;
+        }
+        if faults::rewrites_map(self, layer.map)? {
+            self.write_expert_map(layer.map, &layer.held)?;
+        }
+        for (id, _) in of(Moved::Last) {
+            self.move_stack(*id, &layer.from)?;
         }
         Ok(())
     }
@@ -178,11 +180,7 @@ fn places(
     module: &str,
     (experts, each): (u64, u64),
 ) -> Vec<ExpertPlace> {
-    let each = each.max(1);
-    let consecutive = |expert: u64| ExpertPlace {
-        ep: u32::try_from(expert / each).unwrap_or(u32::MAX),
-        place: expert % each,
-    };
     let placed = placement.layer(module).map(<[ExpertPlace]>::to_vec);
+    let consecutive = |expert| ExpertPlace::consecutive(expert, each);
     placed.unwrap_or_else(|| (0..experts).map(consecutive).collect())
 }

@@ -1,26 +1,23 @@
 //! Experts that move between ranks of the embedded engine, in whole runs.
 
-use crate::support::{coldproof, findings, prove};
+use crate::support::{coldproof, is_checked_again, lane_proves, prove};
 
 const LANE: [&str; 2] = ["--lane", "placement"];
 
 #[test]
 fn experts_move_in_every_family_that_has_some_and_every_topology() {
-    for (family, topology) in [
-        ("deepseek_v3", &["--ep", "2"][..]),
+    let cases: [(&str, &[&str]); 6] = [
+        ("deepseek_v3", &["--ep", "2"]),
         ("deepseek_v3_mtp", &["--ep", "4"]),
         ("gpt_oss", &["--tp", "2", "--ep", "2"]),
         ("mixtral", &["--ep", "4"]),
         ("qwen3_moe", &["--tp", "2", "--pp", "2", "--ep", "2"]),
         ("qwen3_moe", &["--ep", "2", "--dp", "2"]),
-    ] {
-        let ran = prove(family, &[&LANE[..], topology].concat());
-        let verdict = ran.json();
-        assert_eq!(findings(&verdict), [], "{family} {topology:?}");
-        assert_eq!(ran.code, 0, "{family} {topology:?}: {}", ran.stdout);
+    ];
+    lane_proves("placement", &cases, |family, verdict| {
         let proven = verdict["categories"][4]["reason"].as_str().unwrap();
         assert!(proven.contains(" maps of experts as ordered, "), "{family}: {proven}");
-    }
+    });
 }
 
 #[test]
@@ -38,17 +35,8 @@ fn all_lanes_move_experts_where_ranks_share_them() {
 
 #[test]
 fn the_evidence_of_moved_experts_gives_the_same_verdict_again() {
-    let out = tempfile::tempdir().unwrap();
-    let folder = out.path().to_str().unwrap();
-    for (id, code) in [("R63b", 1), ("R63c", 1), ("R63d", 1), ("R63c~", 0)] {
-        let args = [&["prove", "--fault", id, "--lying", "--out", folder], &LANE[..]].concat();
-        assert_eq!(coldproof(&args).code, code, "{id}");
-        let proven = fs_err::read_to_string(out.path().join("verdict.json")).unwrap();
-        let evidence = out.path().join("evidence.jsonl");
-        let checked = coldproof(&["check", "--format", "json", evidence.to_str().unwrap()]);
-        assert_eq!(checked.code, code, "{id}");
-        let proven: serde_json::Value = serde_json::from_str(&proven).unwrap();
-        assert_eq!(checked.json(), proven, "{id}");
+    for fault in [("R63b", 1), ("R63c", 1), ("R63d", 1), ("R63c~", 0)] {
+        is_checked_again("placement", fault);
     }
 }
 

@@ -77,6 +77,21 @@ pub(crate) fn lane_proves(
     }
 }
 
+/// A lying engine with this fault ends a lane with this exit code, and its evidence, checked again,
+/// gives the same verdict.
+pub(crate) fn is_checked_again(lane: &str, (id, code): (&str, i32)) {
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().to_str().unwrap();
+    let args = ["prove", "--fault", id, "--lying", "--out", folder, "--lane", lane];
+    assert_eq!(coldproof(&args).code, code, "{id}");
+    let proven = fs_err::read_to_string(out.path().join("verdict.json")).unwrap();
+    let evidence = out.path().join("evidence.jsonl");
+    let checked = coldproof(&["check", "--format", "json", evidence.to_str().unwrap()]);
+    assert_eq!(checked.code, code, "{id}");
+    let proven: Value = serde_json::from_str(&proven).unwrap();
+    assert_eq!(checked.json(), proven, "{id}");
+}
+
 /// `(category, code, object)` of every finding.
 pub(crate) fn findings(verdict: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| match value {

@@ -12,9 +12,7 @@ use coldproof_lanes::engine::{Engine as _, KvTiers, StartSpec};
 use coldproof_lanes::protocol::ProcessEngine;
 use coldproof_lanes::requests::Requests;
 
-use crate::support::{coldproof, findings, fixture, lane_proves};
-
-const LANE: [&str; 2] = ["--lane", "tiers"];
+use crate::support::{coldproof, findings, fixture, is_checked_again, lane_proves};
 
 #[test]
 fn tiers_are_hit_and_judged_in_every_family_and_topology() {
@@ -37,18 +35,8 @@ fn tiers_are_hit_and_judged_in_every_family_and_topology() {
 
 #[test]
 fn the_evidence_of_tiers_gives_the_same_verdict_again() {
-    let out = tempfile::tempdir().unwrap();
-    let folder = out.path().to_str().unwrap();
-    for (id, code) in [("R41", 1), ("R59~", 0)] {
-        let args = [&["prove", "--fault", id, "--lying", "--out", folder], &LANE[..]].concat();
-        assert_eq!(coldproof(&args).code, code, "{id}");
-        let read = |name: &str| fs_err::read_to_string(out.path().join(name)).unwrap();
-        let proven = read("verdict.json");
-        let evidence = out.path().join("evidence.jsonl");
-        let checked = coldproof(&["check", "--format", "json", evidence.to_str().unwrap()]);
-        assert_eq!(checked.code, code, "{id}");
-        let proven: serde_json::Value = serde_json::from_str(&proven).unwrap();
-        assert_eq!(checked.json(), proven, "{id}");
+    for fault in [("R41", 1), ("R59~", 0)] {
+        is_checked_again("tiers", fault);
     }
 }
 
