@@ -1,9 +1,9 @@
 """What observing adds to a real vLLM's reload: with and without the recorder, in turn, in one run.
 
 Usage: ``python python/benches/reload.py CHECKPOINT [ROUNDS]``, with vLLM in the environment. Prints
-the medians in milliseconds and the ratios. Digests are no part of any. Between the two stand the
-floors of every recorder that torch calls in Python: a dispatch mode and a function mode that do
-nothing.
+the least and the median of each in milliseconds, and the median of what it took beside the plain
+reload of the same round. Digests are no part of any. Between the two stand the floors of every
+recorder that torch calls in Python: a dispatch mode and a function mode that do nothing.
 """
 
 from __future__ import annotations
@@ -76,11 +76,19 @@ def timed(reload: Any, worker: Any, folder: Path) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def measure(worker: Any, folder: str, rounds: int) -> list[float]:
-    """The medians of each kind, in turn; the first of each is not counted."""
-    kinds = [plain, idle, idle_functions, observed]
-    times = [[timed(kind, worker, Path(folder)) for kind in kinds] for _ in range(rounds + 1)]
-    return [statistics.median(of_kind) for of_kind in zip(*times[1:], strict=True)]
+KINDS = {
+    "plain": plain,
+    "under an empty dispatch mode": idle,
+    "under an empty function mode": idle_functions,
+    "observed": observed,
+}
+
+
+def measure(worker: Any, folder: str, rounds: int) -> list[tuple[float, ...]]:
+    """The times of each kind, in turn; the first round is not counted."""
+    run = KINDS.values()
+    times = [[timed(kind, worker, Path(folder)) for kind in run] for _ in range(rounds + 1)]
+    return list(zip(*times[1:], strict=True))
 
 
 def main() -> None:
@@ -90,11 +98,12 @@ def main() -> None:
     folder, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
     llm = LLM(folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=256)
     worker = versions.worker_of(llm)
-    [(without, *empty, with_it)] = worker.collective_rpc(measure, args=(folder, rounds))
+    [times] = worker.collective_rpc(measure, args=(folder, rounds))
     print(f"vLLM {versions.version()}, {folder}, {rounds} rounds each")
-    print(f"reload {without:.1f} ms, observed {with_it:.1f} ms, ratio {with_it / without:.4f}")
-    for kind, took in zip(("dispatch", "function"), empty, strict=True):
-        print(f"under an empty {kind} mode {took:.1f} ms, ratio {took / without:.4f}")
+    for kind, took in zip(KINDS, times, strict=True):
+        least, median = min(took), statistics.median(took)
+        ratio = statistics.median(one / bare for one, bare in zip(took, times[0], strict=True))
+        print(f"{kind}: least {least:.1f} ms, median {median:.1f} ms, ratio {ratio:.4f}")
 
 
 if __name__ == "__main__":

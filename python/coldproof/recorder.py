@@ -43,8 +43,11 @@ class Recorder(TorchDispatchMode):
     """Notes every tensor that any operation receives, while it is entered.
 
     It sees what is dispatched in its own thread. A kernel that a captured graph replays, a compiled
-    program or an extension that is called past the dispatcher is not seen.
+    program or an extension that is called past the dispatcher is not seen, nor is what an operator
+    that takes functions (``torch.cond``) runs within them.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -92,3 +92,14 @@ def test_activations_are_freed_while_recording() -> None:
         assert torch.UntypedStorage._expired(reference)
         torch.UntypedStorage._free_weak_ref(reference)
     assert len(recorder.tensors) == 1
+
+
+def test_an_operator_that_takes_functions_runs_and_is_noted() -> None:
+    class Choosing(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            given = (torch.tensor(True), torch.neg, torch.exp, (WORKSPACES["a"],))
+            return x + torch.ops.higher_order.cond(*given)
+
+    recorder, given = record(Choosing())
+    assert any(entry.tensor.data_ptr() == WORKSPACES["a"].data_ptr() for entry in recorder.tensors)
+    assert bool((given == 1).all())

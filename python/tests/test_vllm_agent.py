@@ -13,7 +13,9 @@ import torch
 from coldproof import walk
 from coldproof.agent import Died, Refused, Unsupported, answer, done, one_line
 from coldproof.vllm import unit_vectors
-from coldproof.vllm.applications import Applications, Layout, box_of, outward, tied
+from coldproof.vllm.applications import Applications
+from coldproof.vllm.boxes import Layout, box_of
+from coldproof.vllm.holders import outward, tied
 from coldproof.vllm.rank import Rank
 from coldproof.vllm.slots import HANDLES, Census, Serials, in_memory_order
 from coldproof.vllm.tensors import TensorRef
@@ -30,26 +32,26 @@ def box(view: torch.Tensor, whole: torch.Tensor) -> Any:
 
 def test_a_narrowed_or_transposed_view_is_the_box_that_it_covers() -> None:
     whole = torch.arange(24.0).view(4, 6)
-    assert box(whole, whole) == [[0, 4], [0, 6]]
-    assert box(whole.t(), whole) == [[0, 4], [0, 6]]
-    assert box(whole.view(24), whole) == [[0, 4], [0, 6]]
-    assert box(whole[1:3], whole) == [[1, 3], [0, 6]]
-    assert box(whole[1:3, 2:5].t(), whole) == [[1, 3], [2, 5]]
-    assert box(whole[2], whole) == [[2, 3], [0, 6]]
-    assert box(whole[:, 5], whole) == [[0, 4], [5, 6]]
+    assert box(whole, whole) == ((0, 4), (0, 6))
+    assert box(whole.t(), whole) == ((0, 4), (0, 6))
+    assert box(whole.view(24), whole) == ((0, 4), (0, 6))
+    assert box(whole[1:3], whole) == ((1, 3), (0, 6))
+    assert box(whole[1:3, 2:5].t(), whole) == ((1, 3), (2, 5))
+    assert box(whole[2], whole) == ((2, 3), (0, 6))
+    assert box(whole[:, 5], whole) == ((0, 4), (5, 6))
 
 
 def test_one_expert_of_a_stack_is_a_box() -> None:
     stack = torch.zeros(3, 4, 6)
-    assert box(stack[2, 1:3], stack) == [[2, 3], [1, 3], [0, 6]]
-    assert box(stack[1].t(), stack) == [[1, 2], [0, 4], [0, 6]]
+    assert box(stack[2, 1:3], stack) == ((2, 3), (1, 3), (0, 6))
+    assert box(stack[1].t(), stack) == ((1, 2), (0, 4), (0, 6))
 
 
 def test_a_slot_that_is_itself_transposed_or_a_part_of_a_storage_has_its_own_boxes() -> None:
     square = torch.zeros(4, 4).t()
-    assert box(square[2:4], square) == [[2, 4], [0, 4]]
+    assert box(square[2:4], square) == ((2, 4), (0, 4))
     second = torch.zeros(2, 4, 6)[1]
-    assert box(second[1:2], second) == [[1, 2], [0, 6]]
+    assert box(second[1:2], second) == ((1, 2), (0, 6))
     assert box(torch.zeros(2, 4, 6)[0], second) is None
 
 
@@ -89,21 +91,120 @@ def test_copies_of_parts_are_applications() -> None:
 
     seen = load(Layer(), loader, q=torch.ones(2, 6), k=torch.ones(6, 3))
     assert seen.records == [
-        ("q", [[0, 2], [0, 6]], "weight", [[0, 2], [0, 6]]),
-        ("k", [[0, 6], [1, 3]], "weight", [[2, 4], [0, 6]]),
+        ("q", ((0, 2), (0, 6)), "weight", ((0, 2), (0, 6))),
+        ("k", ((0, 6), (1, 3)), "weight", ((2, 4), (0, 6))),
     ]
     assert (seen.sent, seen.consumed) == (["q", "k"], {"q", "k"})
+
+
+def write_by_index(layer: Layer, w: torch.Tensor) -> None:
+    layer.weight.data[1:3] = w[1:3]
+
+
+def write_in_a_list(layer: Layer, w: torch.Tensor) -> None:
+    torch._foreach_copy_([layer.weight.data[1:3]], [w[1:3]])
+
+
+def write_by_keyword(layer: Layer, w: torch.Tensor) -> None:
+    torch.Tensor.copy_(layer.weight.data[1:3], other=w[1:3])
+
+
+def write_by_operator(layer: Layer, w: torch.Tensor) -> None:
+    torch.ops.aten.copy_.default(layer.weight.data[1:3], w[1:3])
+
+
+def write_from_an_object(layer: Layer, w: torch.Tensor) -> None:
+    def copy(target: torch.Tensor, source: Any) -> torch.Tensor:
+        return target.copy_(source.tensor)
+
+    overridable = torch.overrides.wrap_torch_function(lambda target, source: (target,))(copy)
+    overridable(layer.weight.data[1:3], SimpleNamespace(tensor=w[1:3]))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_by_index,
+        write_in_a_list,
+        write_by_keyword,
+        write_by_operator,
+        write_from_an_object,
+    ],
+)
+def test_a_copy_is_seen_however_it_is_called(write: Any) -> None:
+    seen = load(Layer(), lambda layer, given: write(layer, given["w"]), w=torch.ones(4, 6))
+    assert seen.records == [("w", ((1, 3), (0, 6)), "weight", ((1, 3), (0, 6)))]
+
+
+def test_elements_that_are_gathered_are_consumed_and_not_attributed() -> None:
+    for index in ([2, 0], torch.tensor([True, False, True, False]), (slice(None), [1])):
+
+        def loader(layer: Layer, given: dict[str, torch.Tensor], index: Any = index) -> None:
+            taken = given["w"][index]
+            layer.weight.data[: taken.shape[0], : taken.shape[1]].copy_(taken)
+
+        seen = load(Layer(), loader, w=torch.ones(4, 6))
+        assert (seen.records, seen.consumed) == ([], {"w"})
+
+
+def test_operators_that_take_functions_are_run_as_they_are() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        chosen = (torch.tensor(True), torch.neg, torch.exp, (given["w"],))
+        layer.weight.copy_(torch.ops.higher_order.cond(*chosen))
+
+    layer = Layer()
+    seen = load(layer, loader, w=torch.ones(4, 6))
+    assert (seen.records, seen.consumed) == ([], {"w"})
+    assert bool((layer.weight == -1).all())
+
+
+def test_a_copy_that_torch_refuses_is_no_application() -> None:
+    def loader(layer: Layer, given: dict[str, torch.Tensor]) -> None:
+        with pytest.raises(RuntimeError):
+            layer.weight.data.copy_(given["w"])
+
+    seen = load(Layer(), loader, w=torch.ones(5, 7))
+    assert (seen.records, seen.consumed) == ([], set())
+
+
+class Sharded(torch.nn.Parameter):
+    """A parameter of a class of its own, as vLLM has them."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_parameter_with_a_class_of_its_own_is_a_slot_too() -> None:
+    layer = Layer()
+    layer.weight = Sharded(torch.zeros(4, 6), requires_grad=False)
+    seen = load(layer, lambda layer, given: layer.weight.copy_(given["w"]), w=torch.ones(4, 6))
+    assert seen.records == [("w", ((0, 4), (0, 6)), "weight", ((0, 4), (0, 6)))]
+
+
+def test_what_reads_a_checkpoint_is_not_the_loader() -> None:
+    layer, source = Layer(), torch.ones(4, 6)
+
+    def reader() -> Any:
+        yield "w", source
+        yield "twice", source * 2
+
+    recorder = Applications(layer)
+    with recorder, torch.no_grad():
+        given = dict(recorder.deliver(reader()))
+        layer.weight.copy_(given["twice"])
+    assert (recorder.sent, recorder.consumed) == (["w", "twice"], {"twice"})
 
 
 def test_a_copy_that_converts_is_an_application() -> None:
     source = torch.ones(4, 6, dtype=torch.bfloat16)
     seen = load(Layer(), lambda layer, given: layer.weight.copy_(given["w"]), w=source)
-    assert seen.records == [("w", [[0, 4], [0, 6]], "weight", [[0, 4], [0, 6]])]
+    assert seen.records == [("w", ((0, 4), (0, 6)), "weight", ((0, 4), (0, 6)))]
 
 
 def test_a_buffer_is_a_slot_too() -> None:
     seen = load(Layer(), lambda layer, given: layer.scale.copy_(given["s"]), s=torch.ones(2))
-    assert seen.records == [("s", [[0, 2]], "scale", [[0, 2]])]
+    assert seen.records == [("s", ((0, 2),), "scale", ((0, 2),))]
 
 
 def test_a_computed_source_is_consumed_and_not_attributed() -> None:
@@ -133,8 +234,8 @@ def test_names_follow_a_parameter_that_was_replaced() -> None:
 
     seen = load(Layer(), loader, w=torch.ones(4, 6), row=torch.ones(1, 4))
     assert [record[2:] for record in seen.records] == [
-        ("weight", [[0, 4], [0, 6]]),
-        ("weight", [[1, 2], [0, 4]]),
+        ("weight", ((0, 4), (0, 6))),
+        ("weight", ((1, 2), (0, 4))),
     ]
 
 
@@ -151,7 +252,7 @@ def test_a_slot_that_takes_the_delivered_memory_was_written_by_it() -> None:
         layer.weight.data = given["w"]
 
     seen = load(Layer(), loader, w=torch.ones(4, 6))
-    assert seen.records == [("w", [[0, 4], [0, 6]], "weight", [[0, 4], [0, 6]])]
+    assert seen.records == [("w", ((0, 4), (0, 6)), "weight", ((0, 4), (0, 6)))]
     assert seen.consumed == {"w"}
 
 
@@ -168,7 +269,7 @@ def test_slots_that_are_parts_of_one_storage_are_told_apart() -> None:
     with recorder, torch.no_grad():
         for _, tensor in recorder.deliver(iter([("s", torch.ones(4))])):
             model.second.copy_(tensor)
-    assert recorder.records == [("s", [[0, 4]], "second", [[0, 4]])]
+    assert recorder.records == [("s", ((0, 4),), "second", ((0, 4),))]
 
 
 def test_delivered_memory_is_the_loaders_to_free() -> None:

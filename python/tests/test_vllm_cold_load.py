@@ -51,7 +51,7 @@ def test_a_cold_load_says_what_it_wrote_and_what_it_left_out(loader: Any) -> Non
     assert loader().load_weights(model) == "loaded"
     recorder = cold_load.of(model)
     assert recorder is not None
-    assert recorder.records == [("w", [[0, 2]], "w", [[0, 2]])]
+    assert recorder.records == [("w", ((0, 2),), "w", ((0, 2),))]
     assert set(recorder.sent) - recorder.consumed == {"left.out"}
 
 

@@ -58,10 +58,19 @@ enum Seen {
 /// An object that was found and is still to be entered.
 struct Pending<'py> {
     object: Bound<'py, PyAny>,
-    plan: Arc<Plan>,
+    plan: PlanId,
     place: Place,
     /// Whether its parameters, buffers and submodules are done.
     is_module_done: bool,
+}
+
+/// The plan of a type, in one walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlanId(usize);
+
+impl PlanId {
+    /// That of all plain values.
+    const LEAF: Self = Self(usize::MAX);
 }
 
 /// A submodule that counts as found when its turn comes, so that paths are those that
@@ -85,7 +94,8 @@ pub(super) struct Walker<'py> {
     tensor: Bound<'py, PyType>,
     /// Made for the first type that no walk has met.
     types: Option<Types<'py>>,
-    plans: ByAddress<Arc<Plan>>,
+    plans: Vec<Arc<Plan>>,
+    plan_of_type: ByAddress<PlanId>,
     seen: ByAddress<Seen>,
     /// What was seen is kept, so that no address is used again.
     kept: Vec<Bound<'py, PyAny>>,
@@ -122,7 +132,8 @@ impl<'py> Walker<'py> {
             py,
             tensor: tensor.clone(),
             types: None,
-            plans: ByAddress::default(),
+            plans: Vec::new(),
+            plan_of_type: ByAddress::default(),
             seen: ByAddress::with_capacity_and_hasher(OBJECTS, BuildHasherDefault::default()),
             kept: Vec::with_capacity(OBJECTS),
             paths: Paths::with_capacity(OBJECTS),
@@ -142,20 +153,20 @@ impl<'py> Walker<'py> {
     }
 
     pub(super) fn run(&mut self, root: &Bound<'py, PyAny>) -> PyResult<()> {
-        self.visit(root, || (Paths::ROOT, Edge::Word("")))?;
+        self.visit(root.clone(), || (Paths::ROOT, Edge::Word("")))?;
         loop {
             if let Some(submodule) = self.submodules.pop() {
                 let Submodule { object, parent, edge } = submodule;
                 let pending = self.pending.len();
-                self.visit(&object, || (parent, edge))?;
+                self.visit(object, || (parent, edge))?;
                 // Its own parameters come before anything else that is pending.
                 if self.pending.len() > pending
                     && let Some(next) = self.pending.pop_back()
                 {
-                    self.enter(&next)?;
+                    self.enter(next)?;
                 }
             } else if let Some(next) = self.pending.pop_front() {
-                self.enter(&next)?;
+                self.enter(next)?;
             } else {
                 return Ok(());
             }
@@ -178,10 +189,10 @@ impl<'py> Walker<'py> {
         })
     }
 
-    fn plan(&mut self, object: &Bound<'py, PyAny>) -> PyResult<&Arc<Plan>> {
-        let address = object.get_type_ptr() as usize;
-        match self.plans.entry(address) {
-            Entry::Occupied(found) => Ok(found.into_mut()),
+    /// The plan of an object's type.
+    fn plan(&mut self, object: &Bound<'py, PyAny>) -> PyResult<PlanId> {
+        match self.plan_of_type.entry(object.get_type_ptr() as usize) {
+            Entry::Occupied(found) => Ok(*found.get()),
             Entry::Vacant(place) => {
                 let class = object.get_type();
                 let plan = match plans::known(&self.tensor, &class) {
@@ -197,30 +208,30 @@ impl<'py> Walker<'py> {
                     }
                 };
                 self.kept.push(class.into_any());
-                Ok(place.insert(plan))
+                if plan.is_leaf() {
+                    return Ok(*place.insert(PlanId::LEAF));
+                }
+                self.plans.push(plan);
+                Ok(*place.insert(PlanId(self.plans.len() - 1)))
             }
         }
     }
 
     /// Whether instances of the type at this address are known to hold nothing.
     fn is_leaf(&self, class: usize) -> bool {
-        self.plans.get(&class).is_some_and(|plan| plan.is_leaf())
+        self.plan_of_type.get(&class).is_some_and(|plan| *plan == PlanId::LEAF)
     }
 
     /// Notes an object that was reached. `way` is only asked where the object is worth a path.
     fn visit(
         &mut self,
-        object: &Bound<'py, PyAny>,
+        object: Bound<'py, PyAny>,
         way: impl FnOnce() -> (Place, Edge<'py>),
     ) -> PyResult<()> {
-        let plan = self.plan(object)?;
-        if plan.is_leaf() {
-            return Ok(());
-        }
-        let plan = Arc::clone(plan);
-        let address = object.as_ptr() as usize;
+        let id = self.plan(&object)?;
+        let Some(plan) = self.plans.get(id.0) else { return Ok(()) };
         let is_tensor = plan.kind == Kind::Tensor;
-        match self.seen.entry(address) {
+        match self.seen.entry(object.as_ptr() as usize) {
             Entry::Occupied(seen) => {
                 if let Seen::Tensor(index) = *seen.get() {
                     let (parent, edge) = way();
@@ -247,65 +258,63 @@ impl<'py> Walker<'py> {
         if is_tensor {
             self.tensors.push((place, object.clone()));
         }
-        self.kept.push(object.clone());
         if plan.is_opaque {
             self.opaque.push((place, object.clone()));
         }
         // Most containers of a model are empty: they are done while they are at hand.
-        if !is_empty(object, &plan) {
-            let object = object.clone();
-            self.pending.push_back(Pending { object, plan, place, is_module_done: false });
+        if is_empty(&object, plan) {
+            self.kept.push(object);
+        } else {
+            self.pending.push_back(Pending { object, plan: id, place, is_module_done: false });
         }
         Ok(())
     }
 
     /// Notes all that an object holds.
-    fn enter(&mut self, next: &Pending<'py>) -> PyResult<()> {
-        let Pending { object, plan, place, is_module_done } = next;
-        let dict = plan.dict.get(object).filter(|dict| !dict.is_empty());
+    fn enter(&mut self, next: Pending<'py>) -> PyResult<()> {
+        let Some(plan) = self.plans.get(next.plan.0) else { return Ok(()) };
+        let (kind, has_referents) = (plan.kind, plan.has_referents);
+        let dict = plan.dict.get(&next.object).filter(|dict| !dict.is_empty());
+        let with_slots = (!plan.slots.is_empty()).then(|| Arc::clone(plan));
         if let Some(dict) = &dict
-            && !is_module_done
+            && !next.is_module_done
             && let Some(registries) = registries(dict)
         {
-            self.enter_module(&registries, next)?;
-            let later = Pending {
-                object: object.clone(),
-                plan: Arc::clone(plan),
-                place: *place,
-                is_module_done: true,
-            };
-            self.pending.push_back(later);
+            self.enter_module(registries, next.place)?;
+            self.pending.push_back(Pending { is_module_done: true, ..next });
             return Ok(());
         }
-        self.enter_kind(object, plan.kind, *place)?;
+        let Pending { object, place, .. } = next;
+        self.enter_kind(&object, kind, place)?;
         if let Some(dict) = dict {
             let mut entries = Entries::of(&dict);
             while let Some((_, name, value)) = entries.next(|class| self.is_leaf(class)) {
-                self.visit(&value, || (*place, Edge::Attribute(name)))?;
+                self.visit(value, || (place, Edge::Attribute(name)))?;
             }
         }
-        for (name, descriptor) in &plan.slots {
+        for (name, descriptor) in with_slots.iter().flat_map(|plan| &plan.slots) {
             let (name, descriptor) = (name.bind(self.py), descriptor.bind(self.py));
-            let Some(value) = raw::slot(descriptor, object) else { continue };
-            self.visit(&value, || match plan.kind {
-                Kind::Partial => (*place, Edge::Inner("<partial>", name.clone())),
-                _ => (*place, Edge::Attribute(name.clone())),
+            let Some(value) = raw::slot(descriptor, &object) else { continue };
+            self.visit(value, || match kind {
+                Kind::Partial => (place, Edge::Inner("<partial>", name.clone())),
+                _ => (place, Edge::Attribute(name.clone())),
             })?;
         }
-        if plan.has_referents {
-            let found = self.referents.call1((object,))?.cast_into::<PyList>()?;
-            self.items(found.iter(), "<referent>", *place)?;
+        if has_referents {
+            let found = self.referents.call1((&object,))?.cast_into::<PyList>()?;
+            self.items(found.iter(), "<referent>", place)?;
         }
+        self.kept.push(object);
         Ok(())
     }
 
     /// Parameters and buffers now, submodules next, so that the tree of modules names what it owns.
-    fn enter_module(&mut self, own: &Registries<'py>, of: &Pending<'py>) -> PyResult<()> {
-        for registry in [&own.parameters, &own.buffers] {
+    fn enter_module(&mut self, own: Registries<'py>, place: Place) -> PyResult<()> {
+        for registry in [own.parameters, own.buffers] {
             self.mark(registry.clone());
-            let mut entries = Entries::of(registry);
+            let mut entries = Entries::of(&registry);
             while let Some((_, name, value)) = entries.next(|class| self.is_leaf(class)) {
-                self.visit(&value, || (of.place, Edge::Attribute(name)))?;
+                self.visit(value, || (place, Edge::Attribute(name)))?;
             }
         }
         self.mark(own.modules.clone());
@@ -313,7 +322,7 @@ impl<'py> Walker<'py> {
         let mut entries = Entries::of(&own.modules);
         while let Some((_, name, object)) = entries.next(|class| self.is_leaf(class)) {
             let edge = Edge::Attribute(name);
-            self.submodules.push(Submodule { object, parent: of.place, edge });
+            self.submodules.push(Submodule { object, parent: place, edge });
         }
         self.submodules[first..].reverse();
         Ok(())
@@ -333,7 +342,7 @@ impl<'py> Walker<'py> {
                 let list = object.cast::<PyList>()?;
                 // A list may shrink meanwhile: each item is asked for.
                 (0..list.len()).try_for_each(|index| match list.get_item(index) {
-                    Ok(item) => self.visit(&item, || (place, Edge::Index("", index))),
+                    Ok(item) => self.visit(item, || (place, Edge::Index("", index))),
                     Err(_) => Ok(()),
                 })
             }
@@ -357,18 +366,18 @@ impl<'py> Walker<'py> {
                             self.mark(dict.clone());
                             self.enter_dict(dict, place)?;
                         }
-                        _ => self.visit(&mapping, || (place, Edge::Word("<mapping>")))?,
+                        _ => self.visit(mapping, || (place, Edge::Word("<mapping>")))?,
                     }
                 }
                 Ok(())
             }
             Kind::Function => self.enter_function(object, place),
             Kind::Builtin => match raw::builtin_self(object) {
-                Some(own) => self.visit(&own, || (place, Edge::Word("__self__"))),
+                Some(own) => self.visit(own, || (place, Edge::Word("__self__"))),
                 None => Ok(()),
             },
             Kind::Cell => match object.getattr(intern!(self.py, "cell_contents")) {
-                Ok(held) => self.visit(&held, || (place, Edge::Word("<cell>"))),
+                Ok(held) => self.visit(held, || (place, Edge::Word("<cell>"))),
                 Err(_) => Ok(()),
             },
         }
@@ -377,8 +386,8 @@ impl<'py> Walker<'py> {
     fn enter_dict(&mut self, dict: &Bound<'py, PyDict>, place: Place) -> PyResult<()> {
         let mut entries = Entries::of(dict);
         while let Some((position, key, value)) = entries.next(|class| self.is_leaf(class)) {
-            self.visit(&key, || (place, Edge::Index("<keys>", position)))?;
-            self.visit(&value, || (place, Edge::Key(key, position)))?;
+            self.visit(key.clone(), || (place, Edge::Index("<keys>", position)))?;
+            self.visit(value, || (place, Edge::Key(key, position)))?;
         }
         Ok(())
     }
@@ -394,7 +403,7 @@ impl<'py> Walker<'py> {
                 .cast_into::<PyTuple>()?;
             for (name, cell) in names.iter().zip(cells.iter()) {
                 let Ok(held) = cell.getattr(intern!(py, "cell_contents")) else { continue };
-                self.visit(&held, || (place, Edge::Inner("<closure>", name.clone())))?;
+                self.visit(held, || (place, Edge::Inner("<closure>", name.clone())))?;
             }
         }
         for (name, word) in [
@@ -402,7 +411,7 @@ impl<'py> Walker<'py> {
             (intern!(py, "__kwdefaults__"), "__kwdefaults__"),
         ] {
             let held = function.getattr(name)?;
-            self.visit(&held, || (place, Edge::Word(word)))?;
+            self.visit(held, || (place, Edge::Word(word)))?;
         }
         Ok(())
     }
@@ -414,7 +423,7 @@ impl<'py> Walker<'py> {
         place: Place,
     ) -> PyResult<()> {
         for (index, item) in items.enumerate() {
-            self.visit(&item, || (place, Edge::Index(word, index)))?;
+            self.visit(item, || (place, Edge::Index(word, index)))?;
         }
         Ok(())
     }
