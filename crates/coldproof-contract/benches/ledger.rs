@@ -2,7 +2,8 @@
 //!
 //! `tensors`: 1,000,000 sources, one application each. `chunks`: 1,000 sources of 1,000 chunks.
 //! `rows`: one source in 1,000,000 chunks. `tensors/100000` shows that growth is linear. Beside
-//! them `tensors` in Python.
+//! them `tensors` in Python, and `memory`: as many places of a piece's size, each read and written
+//! once in that order and nothing else done.
 
 mod python;
 
@@ -47,12 +48,16 @@ fn applications(ledger: &Ledger, sources: u64, rows: u64) -> Vec<Prepared> {
         let row = |row| [Span::new(row, row + 1), COLUMNS];
         all.extend((0..rows).map(|at| Prepared { source, slot, spans: row(at) }));
     }
+    shuffle(&mut all);
+    all
+}
+
+fn shuffle<T>(all: &mut [T]) {
     let mut seed = 1_u64;
     for last in (1..all.len()).rev() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         all.swap(last, (seed >> 33) as usize % (last + 1));
     }
-    all
 }
 
 fn record(ledger: &mut Ledger, applications: &[Prepared]) {
@@ -64,6 +69,27 @@ fn record(ledger: &mut Ledger, applications: &[Prepared]) {
             slot_fragment: &prepared.spans,
         };
         ledger.record(black_box(&application)).expect("each row comes once");
+    }
+}
+
+/// What a ledger keeps of one promised piece takes two cache lines.
+const PLACE_WORDS: usize = 16;
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Place([u64; PLACE_WORDS]);
+
+fn shuffled(count: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count as usize).collect();
+    shuffle(&mut order);
+    order
+}
+
+/// Reads both lines of every place, and writes the first.
+fn touch(places: &mut [Place], order: &[usize]) {
+    for &at in order {
+        let Place(words) = &mut places[at];
+        words[0] = black_box(words[0] ^ words[PLACE_WORDS - 1]);
     }
 }
 
@@ -89,6 +115,17 @@ fn ledger(criterion: &mut Criterion) {
             bencher.iter_batched_ref(
                 || ledger.clone(),
                 |ledger| record(ledger, &applications),
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    for places in [100_000, 1_000_000] {
+        group.throughput(Throughput::Elements(places));
+        let order = shuffled(places);
+        group.bench_function(BenchmarkId::new("memory", places), |bencher| {
+            bencher.iter_batched_ref(
+                || vec![Place([1; PLACE_WORDS]); order.len()],
+                |places| touch(places, &order),
                 BatchSize::PerIteration,
             );
         });
