@@ -24,6 +24,12 @@ COLDPROOF = Path(sysconfig.get_path("scripts")) / "coldproof"
 LIMIT = 400
 
 
+@pytest.fixture(scope="session")
+def packs_linear_layers() -> bool:
+    """Whether vLLM gives the weights of linear layers to oneDNN, which then has its own copy."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def coldproof(*arguments: str | Path, fault: str = "") -> subprocess.CompletedProcess[str]:
     """Runs the console script, with a fault of ``plugin/seeded_faults.py`` in its vLLM."""
     command = [str(COLDPROOF), *map(str, arguments)]

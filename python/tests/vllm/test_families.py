@@ -64,8 +64,9 @@ def test_a_family_that_reloads_right_is_left_alone(prove: Prove, family: str) ->
     proof = update(prove, family)
     assert proof.summary == []
     assert proof.code in {0, 3}
-    # Silence is not for want of looking.
-    assert all(proof.category(number)["checks"] > 20 for number in (2, 3, 4))
+    # Silence is not for want of looking. Where layers are not packed, less is derived.
+    least = {2: 10, 3: 20, 4: 10}
+    assert all(proof.category(number)["checks"] > many for number, many in least.items())
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
@@ -180,7 +181,7 @@ def test_absorbed_matrices_follow_their_projection(prove: Prove, latent: Pair) -
     # The experts of the sparse layer are not packed again, as everywhere.
     assert all(about.startswith("model.layers.1.mlp.experts") for about in proof.objects())
     assert proof.category(2)["status"] == "pass", proof.summary
-    assert proof.category(2)["checks"] > 20
+    assert proof.category(2)["checks"] > 10
     facts = [json.loads(line).get("fact", {}) for line in proof.evidence.read_text().splitlines()]
     read = {fact["slot"] for fact in facts if fact.get("kind") == "read-back"}
     for layer in (0, 1):

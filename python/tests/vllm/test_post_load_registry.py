@@ -475,8 +475,8 @@ def test_reloaded_experts_have_their_values_and_scales_of_their_own(vllm: Any) -
         assert isinstance(found, Outcome)
         assert found.moved == NOTHING, name
         if name in PLAIN_EXPERTS:
-            # Packed at the first load alone.
-            assert found.wrong == (STACKS if AMX else NOTHING), name
+            # Packed at the first load alone, by whatever kernel the processor has.
+            assert found.wrong == STACKS or (not AMX and found.wrong == NOTHING), name
             continue
         # The object that multiplies is built anew over what was staged: the registered scales,
         # which hold the same bytes, are no longer the ones that it reads.

@@ -332,6 +332,25 @@ fn a_layer_that_was_never_finished() {
 }
 
 #[test]
+fn a_layer_that_post_load_leaves_alone_may_go_through_it_or_not() {
+    let idle = |fact: &PostLoadFact| PostLoadFact { stage: PostLoadStage::Idle, ..fact.clone() };
+    let is_norm = |fact: &PostLoadFact| fact.layer == "norm";
+    let mut run = correct();
+    post_load(&mut run, |fact| match fact.stage {
+        PostLoadStage::Expected if is_norm(fact) => Some(idle(fact)),
+        _ if is_norm(fact) => None,
+        _ => Some(fact.clone()),
+    });
+    assert_eq!(run.found(), []);
+    let mut run = correct();
+    post_load(&mut run, |fact| match fact.stage {
+        PostLoadStage::Expected if is_norm(fact) => Some(idle(fact)),
+        _ => Some(fact.clone()),
+    });
+    assert_eq!(run.found(), []);
+}
+
+#[test]
 fn a_layer_that_was_processed_before_its_elements_had_arrived() {
     let mut run = correct();
     let mlp = |fact: &Fact| match fact {
