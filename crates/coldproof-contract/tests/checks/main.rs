@@ -19,6 +19,7 @@ mod outputs;
 mod packed;
 mod partial;
 mod placement;
+mod post_load;
 mod recaptured;
 mod record;
 mod refused;
