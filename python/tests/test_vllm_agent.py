@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +136,54 @@ def write_from_an_object(layer: Layer, w: torch.Tensor) -> None:
 def test_a_copy_is_seen_however_it_is_called(write: Any) -> None:
     seen = load(Layer(), lambda layer, given: write(layer, given["w"]), w=torch.ones(4, 6))
     assert seen.records == [("w", ((1, 3), (0, 6)), "weight", ((1, 3), (0, 6)))]
+
+
+def copy_through_vmap(layer: Layer, w: torch.Tensor) -> None:
+    torch.vmap(lambda target, view: target.copy_(view))(layer.weight.data[1:3], w[1:3])
+
+
+def test_a_copy_within_a_transform_is_no_other() -> None:
+    seen = load(
+        Layer(), lambda layer, given: copy_through_vmap(layer, given["w"]), w=torch.ones(4, 6)
+    )
+    assert seen.records == [("w", ((1, 3), (0, 6)), "weight", ((1, 3), (0, 6)))]
+
+
+Cut = Callable[[torch.Tensor, torch.Tensor], object]
+CUTS: list[Cut] = [
+    lambda w, at: w.narrow(0, at, 1),
+    lambda w, at: w[at:],
+    lambda w, at: w.tensor_split(at),
+]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_tensor_that_says_where_a_view_begins_is_read(cut: Cut) -> None:
+    seen = load(Layer(), lambda layer, given: cut(layer.weight, given["at"]), at=torch.tensor(2))
+    assert seen.consumed == {"at"}
+
+
+def test_a_list_that_holds_itself_has_an_end() -> None:
+    def loader(_: Layer, given: dict[str, torch.Tensor]) -> None:
+        circle: list[Any] = [given["w"]]
+        circle.append(circle)
+        copy.deepcopy(circle)
+
+    assert load(Layer(), loader, w=torch.ones(4, 6)).consumed == {"w"}
+
+
+def test_a_reader_has_the_device_that_was_chosen() -> None:
+    recorder = Applications(Layer())
+    made = ((name, torch.empty(2)) for name in ("a", "b"))
+    with torch.device("meta"), recorder:
+        assert all(tensor.is_meta for _, tensor in recorder.deliver(made))
+
+
+def test_a_recorder_goes_when_it_is_let_go() -> None:
+    recorder = load(Layer(), lambda layer, given: layer.weight.mul_(given["w"]), w=torch.ones(4, 6))
+    gone = weakref.ref(recorder)
+    del recorder
+    assert gone() is None
 
 
 def test_elements_that_are_gathered_are_consumed_and_not_attributed() -> None:

@@ -7,7 +7,7 @@ consumed, its elements are not attributed.
 
 Torch shows a function mode every call from Python. Copies and looks, which are nearly all that a
 loader does, are told there; any other call is run under a dispatch mode, which shows the operations
-that it is made of and costs ten times as much.
+that it is made of and costs several times as much.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ COPY_EACH = torch.ops.aten._foreach_copy_.default
 COPIES = torch.Tensor.copy_
 #: Within it, no mode and no class of parameters hears of what is asked of a tensor.
 unwatched = torch._C.DisableTorchFunction
+
+
+def have_storage(tensors: tuple[object, ...]) -> bool:
+    """Whether each is a tensor over memory, and no wrapper of other tensors."""
+    with unwatched():
+        return all(storage_record(tensor) is not None for tensor in tensors)
 
 
 class Delivered(NamedTuple):
@@ -85,7 +91,7 @@ class Applications(TorchFunctionMode):
         """(source, its box, slot, its box) of each copy; no box where the view is none."""
         self.consumed: set[str] = set()
         self.sent: list[str] = []
-        self._operations = Operations(self)
+        self._is_reading = False
         self._delivered: dict[int, Delivered] = {}
         self._holders = Holders(model)
 
@@ -95,12 +101,16 @@ class Applications(TorchFunctionMode):
         """Passes weights on and remembers whose storage is whose."""
         weights = iter(weights)
         while True:
-            # What reads a checkpoint is not watched.
-            with unwatched():
+            # What reads a checkpoint is not the loader.
+            self._is_reading = True
+            try:
                 pair = next(weights, None)
-                if pair is None:
-                    return
-                name, tensor = pair
+            finally:
+                self._is_reading = False
+            if pair is None:
+                return
+            name, tensor = pair
+            with unwatched():
                 storage = StorageWeakRef(tensor.untyped_storage())
                 self._delivered[storage.cdata] = Delivered(name, Layout.of(tensor), storage)
             self.sent.append(name)
@@ -111,16 +121,16 @@ class Applications(TorchFunctionMode):
     ) -> Any:
         """Runs the call, and notes what it does with a delivered tensor."""
         kwargs = kwargs or {}
-        if is_look(func, args):
+        if self._is_reading or is_look(func, args, kwargs):
             return func(*args, **kwargs)
-        if func == COPIES and len(args) > 1:
+        if func == COPIES and len(args) > 1 and have_storage(args[:2]):
             result = func(*args, **kwargs)
             with unwatched():
                 self.copied(args[0], args[1])
             return result
         if not self._may_read((args, kwargs)):
             return func(*args, **kwargs)
-        with self._operations:
+        with Operations(self):
             return func(*args, **kwargs)
 
     def _may_read(self, given: object) -> bool:

@@ -12,19 +12,19 @@ _PROPERTIES = (
     "itemsize layout mT nbytes ndim output_nr requires_grad shape"
 )
 _METHODS = (
-    "__len__ as_strided chunk data_ptr detach diagonal dim element_size expand expand_as "
+    "__len__ as_strided chunk data_ptr detach diagonal dim element_size expand "
     "get_device is_complex is_contiguous is_floating_point is_signed movedim narrow ndimension "
     "nelement numel permute requires_grad_ select size split split_with_sizes squeeze "
     "storage_offset stride swapaxes t tensor_split transpose unbind unflatten unfold unsqueeze "
-    "untyped_storage view view_as"
+    "untyped_storage view"
 )
 _FUNCTIONS = (
     "as_strided chunk detach diagonal is_complex is_floating_point movedim narrow numel permute "
     "select split squeeze swapaxes t tensor_split transpose unbind unflatten unsqueeze"
 )
 _INDEX = torch.Tensor.__getitem__
-#: What an index may be made of that gives a view. A bool is a mask, a list gathers.
-_PLACES = frozenset({int, slice, NoneType, EllipsisType})
+_ENDS = frozenset({int, NoneType})
+_PLACES = frozenset({int, NoneType, EllipsisType})
 
 
 def _those(of: object, names: str) -> list[Any]:
@@ -46,13 +46,16 @@ _PLAIN = (
     float,
     int,
     NoneType,
-    slice,
     str,
     torch.device,
     torch.dtype,
     torch.layout,
     torch.memory_format,
 )
+
+
+#: More values than this are not taken apart; a list that holds itself has no end of them.
+VALUES_MAX = 10_000
 
 
 def taken_apart(value: object) -> tuple[list[torch.Tensor], bool]:
@@ -62,7 +65,9 @@ def taken_apart(value: object) -> tuple[list[torch.Tensor], bool]:
     """
     tensors: list[torch.Tensor] = []
     pending: list[object] = [value]
-    while pending:
+    for _ in range(VALUES_MAX):
+        if not pending:
+            return tensors, True
         found = pending.pop()
         if isinstance(found, torch.Tensor):
             tensors.append(found)
@@ -70,17 +75,29 @@ def taken_apart(value: object) -> tuple[list[torch.Tensor], bool]:
             pending.extend(found)
         elif isinstance(found, dict):
             pending.extend(found.values())
+        elif isinstance(found, slice):
+            pending.extend((found.start, found.stop, found.step))
         elif not isinstance(found, _PLAIN):
             return tensors, False
-    return tensors, True
+    return tensors, False
 
 
-def is_look(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call gives a view or says something of a tensor, whatever its elements are."""
+def is_look(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call gives a view or says something of a tensor, whatever its elements are.
+
+    One that is given another tensor reads where the view begins from it.
+    """
     if function in _LOOKS:
-        return True
+        others = (*args[1:], *kwargs.values()) if kwargs else args[1:]
+        return not any(isinstance(other, torch.Tensor) for other in others)
     if function != _INDEX or len(args) != 2:
         return False
     index = args[1]
-    parts = index if type(index) is tuple else (index,)
-    return all(type(part) in _PLACES for part in parts)
+    return all(map(_is_place, index if type(index) is tuple else (index,)))
+
+
+def _is_place(part: object) -> bool:
+    """Whether this part of an index gives a view. A bool is a mask, a list gathers."""
+    if isinstance(part, slice):
+        return all(type(end) in _ENDS for end in (part.start, part.stop, part.step))
+    return type(part) in _PLACES

@@ -8,31 +8,16 @@ it and whatever the engine counts.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import versions
-from .effects import Picture
 
 METHOD = "process_weights_after_loading"
-
-
-class Conversion(NamedTuple):
-    """An outermost call that ended well."""
-
-    owner: Any
-    """The object that converted."""
-    layer: Any
-    """The layer that it was given."""
-    had_effect: bool
-    """Whether it left anything that was not there before. Looked into at the cold load alone, for
-    the price of digesting the layer twice."""
-
-
-#: In the order of their ends.
-CALLS: list[Conversion] = []
+#: (the object that converted, the layer that it was given) of every outermost call that ended well,
+#: in the order of their ends.
+CALLS: list[tuple[Any, Any]] = []
 _ACTIVE: list[tuple[int, int]] = []
 _MARK = "__coldproof_wrapped__"
-_COLD = [True]
 
 
 def install() -> None:
@@ -59,24 +44,21 @@ def _watched(method: Any) -> Any:
         call = (id(self), id(layer))
         # A class that calls its base's method converts once.
         outermost = call not in _ACTIVE
-        before = Picture(layer, self) if outermost and _COLD else None
         _ACTIVE.append(call)
         try:
             result = method(self, *args, **kwargs)
         finally:
             _ACTIVE.pop()
         if outermost:
-            had_effect = before is None or before != Picture(layer, self)
-            CALLS.append(Conversion(self, layer, had_effect))
+            CALLS.append((self, layer))
         return result
 
     setattr(watched, _MARK, True)
     return watched
 
 
-def drain() -> list[Conversion]:
-    """The calls since the last time. With the first of them the cold load has ended."""
+def drain() -> list[tuple[Any, Any]]:
+    """The calls since the last time."""
     calls = list(CALLS)
     CALLS.clear()
-    _COLD.clear()
     return calls

@@ -73,13 +73,9 @@ class Rank:
         self.census: Census | None = None
         self.recorder: Applications | None = None
         converted = post_load.drain()
-        self.converted: dict[str, bool] = {}
-        """What was called to convert weights at the cold load, and whether that had any effect.
-        Words, for objects keep old weights alive."""
-        for one in converted:
-            label = self._label(one.owner, one.layer)
-            self.converted[label] = one.had_effect or self.converted.get(label, False)
-        experts = {id(one.layer) for one in converted if "Experts" in type(one.owner).__name__}
+        self.expected = [self._label(owner, layer) for owner, layer in converted]
+        """What converted weights at the cold load: words, for objects keep old weights alive."""
+        experts = {id(layer) for owner, layer in converted if "Experts" in type(owner).__name__}
         self.packed = [path for path, m in self.model.named_modules() if id(m) in experts]
         """Layers whose experts object converted their weights at the cold load."""
         first = cold_load.of(self.model)
@@ -226,8 +222,8 @@ class Rank:
         self.census = None
         self.recorder = None
         post_load.drain()
-        for label, had_effect in self.converted.items():
-            self._stage(label, "expected" if had_effect else "idle")
+        for label in self.expected:
+            self._stage(label, "expected")
 
     def apply(self, bucket: list[dict[str, Any]]) -> None:
         """Takes references; the files are read when the engine asks for the tensors."""
@@ -268,8 +264,8 @@ class Rank:
 
     def _record(self, recorder: Applications) -> None:
         self._applied(recorder)
-        for one in post_load.drain():
-            self._stage(self._label(one.owner, one.layer), "processed")
+        for owner, layer in post_load.drain():
+            self._stage(self._label(owner, layer), "processed")
         self.recorder = recorder
 
     def _applied(self, recorder: Applications) -> None:

@@ -249,8 +249,6 @@ pub struct ApplicationFact {
 pub enum PostLoadStage {
     /// The engine says that this layer will need post-load.
     Expected,
-    /// The hook of a cold load leaves everything here as it was: whether it runs is all the same.
-    Idle,
     /// The hook ran.
     Processed,
     /// The layer is complete.

@@ -79,7 +79,7 @@ pub(super) fn account(
             }
             What::Stage(layer, stage) => {
                 let result = match stage {
-                    PostLoadStage::Expected | PostLoadStage::Idle => Ok(()),
+                    PostLoadStage::Expected => Ok(()),
                     PostLoadStage::Processed => post_load.processed(layer, &ledger),
                     PostLoadStage::Finalised => post_load.finalised(layer, &ledger),
                 };
@@ -133,10 +133,7 @@ fn entries<'r>(phase: &PhaseView<'r>, rank: Rank) -> Vec<Entry<'r>> {
             slot_fragment: a.fact.slot_fragment.clone(),
         }),
     });
-    let own = || phase.post_loads.iter().filter(|p| counts(p.rank, p.fact.transaction));
-    let idle = own().filter(|p| p.fact.stage == PostLoadStage::Idle);
-    let idle: BTreeSet<&str> = idle.map(|p| p.fact.layer.as_str()).collect();
-    let stages = own().filter(|p| !idle.contains(p.fact.layer.as_str()));
+    let stages = phase.post_loads.iter().filter(|p| counts(p.rank, p.fact.transaction));
     let stages = stages.map(|p| Entry {
         step: p.step,
         seq: p.seq,

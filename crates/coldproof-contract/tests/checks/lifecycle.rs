@@ -49,6 +49,7 @@ fn rows(fact: &ApplicationFact, source: (u64, u64), slot: (u64, u64)) -> Applica
     }
 }
 
+/// The pieces of these sources hold what they held before the update.
 fn stale(run: &mut Run, arm: &str, phase: &str, slot: &str, sources: &[&str]) {
     run.phase(arm, phase).read(slot, |rank, read| {
         let topology = Default::default();

@@ -15,7 +15,6 @@ fn post_load(run: &mut Run, change: impl Fn(&PostLoadFact) -> Option<PostLoadFac
     });
 }
 
-/// The pieces of these sources hold what they held before the update.
 #[test]
 fn a_layer_that_was_finished_too_early_or_twice_or_out_of_turn() {
     let finalised = |stage: &PostLoadFact| stage.stage == PostLoadStage::Finalised;
@@ -73,25 +72,6 @@ fn a_layer_that_was_never_finished() {
         (fact.layer != "norm" || fact.stage == PostLoadStage::Expected).then(|| fact.clone())
     });
     assert_eq!(run.found(), [one(Code::FinalisedNever, "norm", &[0])]);
-}
-
-#[test]
-fn a_layer_that_post_load_leaves_alone_may_go_through_it_or_not() {
-    let idle = |fact: &PostLoadFact| PostLoadFact { stage: PostLoadStage::Idle, ..fact.clone() };
-    let is_norm = |fact: &PostLoadFact| fact.layer == "norm";
-    let mut run = correct();
-    post_load(&mut run, |fact| match fact.stage {
-        PostLoadStage::Expected if is_norm(fact) => Some(idle(fact)),
-        _ if is_norm(fact) => None,
-        _ => Some(fact.clone()),
-    });
-    assert_eq!(run.found(), []);
-    let mut run = correct();
-    post_load(&mut run, |fact| match fact.stage {
-        PostLoadStage::Expected if is_norm(fact) => Some(idle(fact)),
-        _ => Some(fact.clone()),
-    });
-    assert_eq!(run.found(), []);
 }
 
 #[test]
