@@ -238,7 +238,6 @@ impl<'a, 'p> Driver<'a, 'p> {
         for replica in 0..self.replicas {
             let own: Vec<_> = requests.iter().map(|request| request.on(replica)).collect();
             let outputs = self.step(StepName::Serve, |engine| engine.generate_batch(&own))?;
-            // A request without an output is one that was not served: the checks demand it.
             for (request, output) in own.iter().zip(&outputs) {
                 self.outputs(request, 0, batch, output);
             }
@@ -258,6 +257,7 @@ impl<'a, 'p> Driver<'a, 'p> {
                 stage,
                 batch,
                 rows: rows.iter().map(|(position, row)| logits_row(*position, row)).collect(),
+                tokens: if stage.is_none() { output.greedy.clone() } else { Vec::new() },
             };
             self.record(Rank::first_of(request.replica), Fact::Logits(fact));
         }

@@ -421,6 +421,9 @@ pub struct LogitsFact {
     pub batch: u32,
     /// Rows, by position.
     pub rows: Vec<LogitsRow>,
+    /// Tokens that were chosen after those that were given, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<u32>,
 }
 
 const fn alone() -> u32 {

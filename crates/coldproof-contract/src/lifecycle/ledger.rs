@@ -248,7 +248,11 @@ impl Ledger {
             return Err(LedgerError::Undersized { application, source_elements, slot_elements });
         }
         if source_elements == 0 {
-            self.applications += 1;
+            let both = [application.source_fragment, application.slot_fragment];
+            if both.into_iter().flatten().any(|span| span.start > span.end) {
+                return Err(self.unexpected(application));
+            }
+            // A rank may be given nothing of a source: nothing is written, and nothing counted.
             return Ok(());
         }
         let parts = self.parts(application);

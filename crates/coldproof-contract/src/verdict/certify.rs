@@ -6,7 +6,7 @@ use super::document::CertificateReport;
 use super::{CategoryReport, Room, Status};
 use crate::evidence::{ArmView, LaneName, PhaseView, View};
 use crate::transaction::{
-    Certificate, Expectation, Proof, Proofs, Receipt, Reconciled, Vote, reconcile,
+    Certificate, Expectation, Proof, Proofs, Receipt, ReceiptError, Reconciled, Vote, reconcile,
 };
 use crate::words::{Generation, Hex128, Rank, SlotKind, SlotName};
 
@@ -49,12 +49,15 @@ fn last_update<'v, 'r>(view: &'v View<'r>) -> Option<(&'v ArmView<'r>, &'v Phase
     })
 }
 
-/// What the ranks' receipts and the read-back certify; nothing where a rank gave no whole receipt.
+/// What the ranks' receipts and the read-back certify.
+///
+/// # Errors
+/// Why the receipts are not whole, in words.
 pub(super) fn certificate(
     view: &View<'_>,
     categories: &[CategoryReport],
-) -> Option<CertificateReport> {
-    let (arm, phase) = last_update(view)?;
+) -> Result<CertificateReport, String> {
+    let (arm, phase) = last_update(view).ok_or("no update was read back")?;
     let (receipts, generation) = receipts(view, arm, phase)?;
     let certificate = Certificate::issue(&receipts, generation, proofs(categories));
     let (mut proven, mut not_proven) = (BTreeMap::new(), BTreeMap::new());
@@ -68,7 +71,7 @@ pub(super) fn certificate(
             }
         }
     }
-    Some(CertificateReport {
+    Ok(CertificateReport {
         transaction: certificate.transaction().0,
         checkpoint: phase.at.map(|at| at.0.clone()).filter(|at| at != "B"),
         generation: certificate.generation().0,
@@ -85,8 +88,8 @@ fn receipts(
     view: &View<'_>,
     arm: &ArmView<'_>,
     phase: &PhaseView<'_>,
-) -> Option<(Reconciled, Generation)> {
-    let last = phase.receipts.last()?.fact;
+) -> Result<(Reconciled, Generation), String> {
+    let last = phase.receipts.last().ok_or("no rank gave a receipt")?.fact;
     let contents = |rank: Rank| -> BTreeMap<SlotName, Hex128> {
         let own = phase.read_backs.iter().filter(|((r, _), _)| *r == rank);
         own.filter_map(|((_, slot), read)| Some(((*slot).clone(), read.fact.content?))).collect()
@@ -119,8 +122,13 @@ fn receipts(
             vote: if receipt.fact.committed { Vote::Commit } else { Vote::Abort },
         })
         .collect();
-    let reconciled = reconcile(last.transaction, &expected.collect(), &given).ok()?;
-    Some((reconciled, last.generation))
+    let reconciled = reconcile(last.transaction, &expected.collect(), &given);
+    let errors = |errors: Vec<ReceiptError>| {
+        let first = errors.first().map(ToString::to_string).unwrap_or_default();
+        let more = errors.len().saturating_sub(1);
+        if more == 0 { first } else { format!("{first}, and {more} more") }
+    };
+    Ok((reconciled.map_err(errors)?, last.generation))
 }
 
 fn proofs(categories: &[CategoryReport]) -> Proofs {

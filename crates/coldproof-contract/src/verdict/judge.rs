@@ -57,14 +57,17 @@ pub fn judge(record: &Record) -> Verdict {
         notes.insert(Note { kind: "control".to_owned(), text });
     }
     let certificate = match verdict {
-        VerdictKind::Fail => None,
+        VerdictKind::Fail => Err("there are findings".to_owned()),
         VerdictKind::Pass | VerdictKind::Undecided => certify::certificate(&view, &categories),
     };
     // Where adapters were loaded without a transaction, no rank gives a receipt.
     let updated = view.arms.iter().any(ArmView::updates);
-    if verdict == VerdictKind::Pass && certificate.is_none() && updated {
+    if verdict == VerdictKind::Pass
+        && let Err(why) = &certificate
+        && updated
+    {
         verdict = VerdictKind::Undecided;
-        let text = "no certificate: the ranks gave no whole receipts of the last update".to_owned();
+        let text = format!("no certificate: no whole receipts of the last update: {why}");
         notes.insert(Note { kind: "receipts".to_owned(), text });
     }
     let checkpoint = |label: &str| {
@@ -93,7 +96,7 @@ pub fn judge(record: &Record) -> Verdict {
         environment: record.header.environment.clone(),
         notes: notes.into_iter().collect(),
         generation,
-        certificate,
+        certificate: certificate.ok(),
         elapsed_ms: elapsed(record),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::case::Case;
 use super::{Room, transition};
 use crate::evidence::{ArmView, CheckpointHeader, LaneName, PhaseView};
-use crate::words::SlotKind;
+use crate::words::{Rank, SlotKind};
 
 /// Lists per room what was not stated, or not held against its file.
 pub(super) fn check(case: &mut Case<'_, '_>) {
@@ -44,11 +44,25 @@ fn manifest(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
 /// The engine's own account of an update of the differential lane.
 fn account(case: &mut Case<'_, '_>, arm: &ArmView<'_>, phase: &PhaseView<'_>) {
     let (name, label) = (&arm.header.arm, phase.phase);
-    let derived = phase.slots.values().any(|slot| slot.fact.slot_kind == SlotKind::Derived);
+    let kinds: BTreeSet<(Rank, SlotKind)> =
+        phase.slots.iter().map(|((rank, _), slot)| (*rank, slot.fact.slot_kind)).collect();
+    let derived = kinds.iter().any(|(_, kind)| *kind == SlotKind::Derived);
     let missing = transition::missing_steps(phase);
+    let applied: BTreeSet<Rank> = phase.applications.iter().map(|seen| seen.rank).collect();
+    let finished: BTreeSet<Rank> = phase.post_loads.iter().map(|seen| seen.rank).collect();
+    let silent = [
+        (&applied, SlotKind::Parameter, "no application"),
+        (&finished, SlotKind::Derived, "no post-load stage"),
+    ];
+    for (stated, kind, what) in silent.into_iter().filter(|(stated, ..)| !stated.is_empty()) {
+        for (rank, _) in kinds.iter().filter(|(rank, own)| *own == kind && !stated.contains(rank)) {
+            let text = format!("rank {rank} of arm `{name}` stated {what} in `{label}`");
+            case.leave_undecided(Room::Lifecycle, text);
+        }
+    }
     let absent = [
-        (phase.applications.is_empty(), Room::Lifecycle, "no application"),
-        (phase.post_loads.is_empty() && derived, Room::Lifecycle, "no post-load stage"),
+        (applied.is_empty(), Room::Lifecycle, "no application"),
+        (finished.is_empty() && derived, Room::Lifecycle, "no post-load stage"),
         (phase.receipts.is_empty(), Room::Lifecycle, "no receipt"),
         (phase.states.is_empty(), Room::State, "no configuration"),
     ];

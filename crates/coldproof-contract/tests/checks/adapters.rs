@@ -73,6 +73,7 @@ impl Arm<'_> {
             stage: None,
             batch: 1,
             rows,
+            tokens: vec![],
         }));
     }
 }

@@ -292,6 +292,22 @@ fn post_load_that_is_not_stated_or_stops_half_way_is_no_pass() {
 }
 
 #[test]
+fn a_rank_that_gives_no_account_is_no_pass_though_another_does() {
+    for what in ["no application", "no post-load stage"] {
+        let is_of_kind = |fact: &Fact| match fact {
+            Fact::Application(_) => what == "no application",
+            Fact::PostLoad(_) => what == "no post-load stage",
+            _ => false,
+        };
+        let mut run = correct_at(2);
+        run.phase("warm", "A>B").drop(|rank, fact| rank.tp == 1 && is_of_kind(fact));
+        let reason = format!("of arm `warm` stated {what} in `A>B`");
+        assert_undecided(&run, Room::Lifecycle, &reason);
+        assert!(room(&run.judge(), Room::Lifecycle).1.contains("rank "), "{what}");
+    }
+}
+
+#[test]
 fn an_engine_without_regions_and_statements_of_its_caches_is_judged_by_the_rest() {
     let silence = |arms: &[&str]| {
         let mut run = correct();

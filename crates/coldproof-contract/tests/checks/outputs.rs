@@ -16,7 +16,16 @@ fn row(request: &str, at: &str, position: u32) -> LogitsRow {
 fn served(at: &str, batch: u32) -> Fact {
     let (request, mode) = ("row-0".to_owned(), "graph".to_owned());
     let rows = (0..4).map(|position| row(&request, at, position)).collect();
-    Fact::Logits(LogitsFact { request, mode, adapter: None, repeat: 0, stage: None, batch, rows })
+    Fact::Logits(LogitsFact {
+        request,
+        mode,
+        adapter: None,
+        repeat: 0,
+        stage: None,
+        batch,
+        rows,
+        tokens: vec![7, 8],
+    })
 }
 
 /// A correct run whose cold load serves a request alone and in a batch, and whose composite lane
@@ -64,6 +73,16 @@ fn rows_of_a_batch_are_compared_and_each_counts_once() {
     let run = with_a_batch();
     assert_silent(&run);
     assert_eq!(run.judge().transition.checks, correct().judge().transition.checks + 4);
+}
+
+#[test]
+fn a_token_that_no_cold_load_chooses_is_enough() {
+    let mut run = with_a_batch();
+    change(&mut run, "composite", "A>B", |logits| logits.tokens[1] = 9);
+    assert_eq!(run.found(), [one(Code::OutputUnexplained, "row-0", &[0])]);
+    let finding = run.judge().findings.remove(0);
+    let text = "it chose the tokens [7, 9], a cold load [7, 8]";
+    assert!(finding.actual.contains(text), "{}", finding.actual);
 }
 
 #[test]

@@ -459,6 +459,24 @@ fn a_refused_application_changes_nothing() {
 }
 
 #[test]
+fn an_application_of_nothing_counts_for_nothing() {
+    let piece = |fragment: &[(u64, u64)]| ApplicationIdentity {
+        source: "w".to_owned(),
+        source_fragment: spans(fragment),
+        slot: "w".into(),
+        slot_fragment: spans(fragment),
+    };
+    let draft = ManifestDraft { pieces: vec![piece(&[(0, 2)])], ..ManifestDraft::default() };
+    let mut ledger = Ledger::seal(&draft.seal().unwrap());
+    assert_eq!(ledger.record_named(&piece(&[(0, 0)])), Ok(()));
+    let backwards = ledger.record_named(&piece(&[(2, 1)]));
+    assert!(matches!(backwards, Err(LedgerError::UnexpectedFragment { .. })), "{backwards:?}");
+    assert_eq!((ledger.applications(), ledger.finish().len()), (0, 1));
+    assert_eq!(ledger.record_named(&piece(&[(0, 2)])), Ok(()));
+    assert_eq!((ledger.applications(), ledger.finish().len()), (1, 0));
+}
+
+#[test]
 fn elements_without_a_stated_place_are_located_or_ambiguous() {
     let two = |slot_start: u64| ApplicationIdentity {
         source: "w".to_owned(),

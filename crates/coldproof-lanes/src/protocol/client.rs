@@ -230,7 +230,9 @@ impl Engine for ProcessEngine {
 
     fn generate_batch(&mut self, requests: &[GenerateRequest]) -> Reply<Vec<Output>> {
         match self.ask(&Request::GenerateBatch { requests: requests.to_vec() })? {
-            Answer::Outputs { outputs } => Ok(outputs.into_iter().map(Into::into).collect()),
+            Answer::Outputs { outputs } if outputs.len() == requests.len() => {
+                Ok(outputs.into_iter().map(Into::into).collect())
+            }
             other => Err(self.unexpected(&other)),
         }
     }
@@ -344,7 +346,7 @@ impl Probe for ProcessEngine {
 
     fn read(&mut self, rank: Rank, range: ByteRange) -> Reply<Vec<u8>> {
         match self.ask(&Request::Read { rank, range })? {
-            Answer::Bytes { bytes } => Ok(bytes),
+            Answer::Bytes { bytes } if bytes.len() as u64 == range.bytes => Ok(bytes),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -390,6 +392,21 @@ mod tests {
     #[test]
     fn an_engine_that_dies_within_an_answer_has_died() {
         assert_eq!(answering(r#"{"answer":"do"#, "").unwrap_err(), killed());
+    }
+
+    #[test]
+    fn an_answer_of_another_length_is_no_answer() {
+        let outputs = r#"{"answer":"done"}\n{"answer":"outputs","outputs":[]}\n"#;
+        let mut engine = answering(outputs, "read line;").unwrap();
+        let asked = [documented::request()];
+        assert!(engine.generate_batch(&asked).unwrap_err().to_string().contains("belong"));
+        let bytes = r#"{"answer":"done"}\n{"answer":"bytes","bytes":[1]}\n"#;
+        let mut engine = answering(bytes, "read line;").unwrap();
+        let range = ByteRange { address: Address(16), bytes: 2 };
+        assert!(engine.read(Rank::default(), range).unwrap_err().to_string().contains("belong"));
+        let mut engine = answering(bytes, "read line;").unwrap();
+        let range = ByteRange { address: Address(16), bytes: 1 };
+        assert_eq!(engine.read(Rank::default(), range), Ok(vec![1]));
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn tiers() -> KvTiers {
     KvTiers { cache_tokens: 0, host_bytes: 0, folder: "folder".into() }
 }
 
-fn request() -> GenerateRequest {
+pub(super) fn request() -> GenerateRequest {
     GenerateRequest {
         name: String::new(),
         prompt: vec![],

@@ -295,6 +295,7 @@ impl<'e> Engine<'e> {
                 stage: None,
                 batch: 1,
                 rows,
+                tokens: vec![7, 8],
             }),
         );
     }
