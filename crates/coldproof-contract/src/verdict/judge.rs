@@ -62,10 +62,7 @@ pub fn judge(record: &Record) -> Verdict {
     };
     // Where adapters were loaded without a transaction, no rank gives a receipt.
     let updated = view.arms.iter().any(ArmView::updates);
-    if verdict == VerdictKind::Pass
-        && let Err(why) = &certificate
-        && updated
-    {
+    if let (VerdictKind::Pass, Err(why), true) = (verdict, &certificate, updated) {
         verdict = VerdictKind::Undecided;
         let text = format!("no certificate: no whole receipts of the last update: {why}");
         notes.insert(Note { kind: "receipts".to_owned(), text });
