@@ -218,14 +218,8 @@ impl Ledger {
     /// Elements that do not belong there, that were applied before, or that are fewer on one side.
     pub fn record(&mut self, application: &Application<'_>) -> Result<(), LedgerError> {
         let Application { source, source_fragment, slot, slot_fragment } = *application;
-        let Some(piece) = self.pieces.get_mut(source.piece as usize) else {
-            return self.record_parts(application);
-        };
-        if piece.apply_whole(slot.0, source_fragment, slot_fragment) {
-            self.applications += 1;
-            return Ok(());
-        }
-        match piece.apply(slot.0, source_fragment, slot_fragment) {
+        let piece = self.pieces.get_mut(source.piece as usize);
+        match piece.and_then(|piece| piece.apply(slot.0, source_fragment, slot_fragment)) {
             Some(Ok(())) => {
                 self.applications += 1;
                 Ok(())

@@ -63,7 +63,7 @@ impl Promised {
     /// changes where it is not. The common case, in so few instructions that a processor begins the
     /// next application while it waits for the memory of this one.
     #[inline]
-    pub(super) fn apply_whole(&mut self, slot: u32, from: &[Span], to: &[Span]) -> bool {
+    fn apply_whole(&mut self, slot: u32, from: &[Span], to: &[Span]) -> bool {
         let (Spans::Near(near), Cover::Nothing) = (&self.spans, &self.cover) else { return false };
         let axes = (usize::from(self.source_axes), usize::from(self.slot_axes));
         let same = |(part, whole): (&Span, &Span)| part == whole && part.start < part.end;
@@ -85,6 +85,9 @@ impl Promised {
         from: &[Span],
         to: &[Span],
     ) -> Option<Result<(), Collision>> {
+        if self.apply_whole(slot, from, to) {
+            return Some(Ok(()));
+        }
         let Self { cover, spans, source_axes, slot_axes, .. } = self;
         let (source, target) = sides(spans, *source_axes, *slot_axes);
         let fits = self.slot == slot && is_inside(from, source);
